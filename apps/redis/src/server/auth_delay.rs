@@ -1,12 +1,16 @@
-//! Delays of `AUTH` for addresses from which wrong passwords came, so that passwords can't be guessed fast.
+//! Delays of the answers to wrong passwords, so that passwords can't be guessed fast.
 //!
-//! An attempt waits before its password is looked at. So a client that hangs up and comes again gains nothing. Neither
-//! does one with many connections: few attempts of an address wait at a time, and further ones are refused.
+//! A right password is answered at once. The answer to a wrong one is held for a while, and has one of few places of
+//! its address until then, whether or not its client is still there. While an address has no place left, its passwords
+//! are not looked at. So a client that hangs up and comes again gains nothing. Neither does one with many connections.
+//!
+//! Once there were many wrong passwords in a minute, passwords from addresses that never gave a right one wait a
+//! little, too, before they are looked at: the guesses may come from very many addresses.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -14,7 +18,7 @@ use squall::CallerNetwork;
 
 use super::lock;
 
-/// The delay after the first wrong password. Each further one doubles it.
+/// The delay of the answer to the first wrong password. Each further one doubles it.
 const FIRST_DELAY: Duration = Duration::from_millis(250);
 
 /// The longest delay.
@@ -23,153 +27,187 @@ const LONGEST_DELAY: Duration = Duration::from_secs(8);
 /// The time after the last wrong password at which an address is forgotten.
 const MEMORY: Duration = Duration::from_secs(60);
 
-/// The attempts of an address that wait at a time.
-const MAX_WAITING: usize = 32;
+/// The answers of an address that are held at a time.
+const MAX_HELD: usize = 32;
 
-/// The number of addresses that are remembered.
+/// The number of addresses that are remembered, of those with wrong passwords and of those with right ones.
 const MAX_ADDRESSES: usize = 4096;
 
-/// The addresses from which wrong passwords came. An IPv6 address counts by its /64.
-#[derive(Debug, Default)]
-pub(super) struct AuthDelays(Mutex<BTreeMap<CallerNetwork, Failures>>);
+/// The wrong passwords in a minute, of all addresses, that are many.
+const MANY: u32 = 1000;
 
-#[derive(Clone, Copy, Debug)]
+/// The addresses from which passwords came. An IPv6 address counts by its /64.
+#[derive(Debug, Default)]
+pub(super) struct AuthDelays(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    wrong: BTreeMap<CallerNetwork, Failures>,
+    /// The addresses from which right passwords came.
+    right: BTreeSet<CallerNetwork>,
+    /// The beginning of the last minute with wrong passwords, and their number.
+    minute: Option<(Instant, u32)>,
+}
+
+#[derive(Debug)]
 struct Failures {
     count: u32,
     last: Instant,
-    waiting: usize,
+    /// The times until which answers are held.
+    held: Vec<Instant>,
 }
 
 impl Failures {
     fn is_over(&self, now: Instant) -> bool {
-        self.waiting == 0 && now.saturating_duration_since(self.last) >= MEMORY
+        now.saturating_duration_since(self.last) >= MEMORY
     }
 }
 
-/// The time at which a password is looked at.
-#[derive(Debug)]
-pub(super) enum AuthTurn {
-    Now,
-    /// The attempt waits so long, while it keeps the other part.
-    After(Duration, AuthWait),
-    /// As many attempts of this address wait as may.
-    Never,
+impl Table {
+    /// The wrong passwords of the present minute.
+    fn recent(&self, now: Instant) -> Option<(Instant, u32)> {
+        self.minute.filter(|(began, _)| now.saturating_duration_since(*began) < MEMORY)
+    }
+
+    /// Makes room for one more address.
+    fn forget_oldest(&mut self, now: Instant) {
+        self.wrong.retain(|_, failures| !failures.is_over(now));
+        if self.wrong.len() >= MAX_ADDRESSES {
+            let oldest = self.wrong.iter().min_by_key(|(_, failures)| failures.last).map(|(network, _)| *network);
+            oldest.and_then(|oldest| self.wrong.remove(&oldest));
+        }
+    }
 }
 
-/// The place of an attempt that waits.
-#[derive(Debug)]
-pub(super) struct AuthWait {
-    delays: Arc<AuthDelays>,
-    network: CallerNetwork,
-}
-
-/// The delay after so many wrong passwords in a row.
-fn delay(failures: u32) -> Option<Duration> {
-    let doublings = failures.checked_sub(1)?.min(16);
-    Some((FIRST_DELAY * (1 << doublings)).min(LONGEST_DELAY))
+/// The delay of the answer to the last of so many wrong passwords in a row.
+fn delay(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    (FIRST_DELAY * (1 << doublings)).min(LONGEST_DELAY)
 }
 
 impl AuthDelays {
-    /// The turn of an attempt from an address, on a connection that has given so many wrong passwords itself.
-    pub(super) fn turn(self: &Arc<Self>, from: SocketAddr, own_failures: u32, now: Instant) -> AuthTurn {
+    /// The time for which a password from an address waits before it is looked at, or for which it has to wait once
+    /// more if it `has_waited`.
+    pub(super) fn wait(&self, from: SocketAddr, has_waited: bool, now: Instant) -> Option<Duration> {
         let network = CallerNetwork::of(from.ip());
-        let mut networks = lock(&self.0);
-        let known = networks.get(&network).filter(|failures| !failures.is_over(now));
-        let Some(wait) = delay(known.map_or(0, |failures| failures.count).max(own_failures)) else {
-            return AuthTurn::Now;
-        };
-        let failures = networks.entry(network).or_insert(Failures { count: 0, last: now, waiting: 0 });
-        if failures.waiting >= MAX_WAITING {
-            return AuthTurn::Never;
-        }
-        failures.waiting += 1;
-        AuthTurn::After(wait, AuthWait { delays: Arc::clone(self), network })
-    }
-
-    /// Notes a wrong password.
-    pub(super) fn fail(&self, from: SocketAddr, now: Instant) {
-        let network = CallerNetwork::of(from.ip());
-        let mut networks = lock(&self.0);
-        if networks.len() >= MAX_ADDRESSES && !networks.contains_key(&network) {
-            networks.retain(|_, failures| !failures.is_over(now));
-            let oldest = networks.iter().filter(|(_, failures)| failures.waiting == 0);
-            let oldest = oldest.min_by_key(|(_, failures)| failures.last).map(|(network, _)| *network);
-            if networks.len() >= MAX_ADDRESSES {
-                oldest.map(|oldest| networks.remove(&oldest));
+        let mut table = lock(&self.0);
+        if let Some(failures) = table.wrong.get_mut(&network) {
+            failures.held.retain(|until| *until > now);
+            if failures.held.len() >= MAX_HELD {
+                // A crowd is spread over the places, so that not all of it is woken for each.
+                let place = usize::from(from.port()) % MAX_HELD;
+                return Some(failures.held[place].saturating_duration_since(now));
             }
         }
-        let failures = networks.entry(network).or_insert(Failures { count: 0, last: now, waiting: 0 });
+        let are_many = table.recent(now).is_some_and(|(_, count)| count >= MANY);
+        (!has_waited && are_many && !table.right.contains(&network)).then_some(FIRST_DELAY)
+    }
+
+    /// Notes a wrong password, on a connection that has given so many itself. Returns the time for which the answer is
+    /// held.
+    pub(super) fn fail(&self, from: SocketAddr, own_failures: u32, now: Instant) -> Duration {
+        let network = CallerNetwork::of(from.ip());
+        let mut table = lock(&self.0);
+        table.minute = Some(table.recent(now).map_or((now, 1), |(began, count)| (began, count.saturating_add(1))));
+        if table.wrong.len() >= MAX_ADDRESSES && !table.wrong.contains_key(&network) {
+            table.forget_oldest(now);
+        }
+        let failures = table.wrong.entry(network).or_insert(Failures { count: 0, last: now, held: Vec::new() });
         if failures.is_over(now) {
             failures.count = 0;
         }
-        failures.count = failures.count.saturating_add(1);
-        failures.last = now;
+        (failures.count, failures.last) = (failures.count.saturating_add(1), now);
+        let delay = delay(failures.count.max(own_failures));
+        failures.held.push(now + delay);
+        delay
     }
-}
 
-impl Drop for AuthWait {
-    fn drop(&mut self) {
-        if let Some(failures) = lock(&self.delays.0).get_mut(&self.network) {
-            failures.waiting -= 1;
+    /// Notes a right password. It makes up for one wrong one of the same address.
+    pub(super) fn succeed(&self, from: SocketAddr) {
+        let network = CallerNetwork::of(from.ip());
+        let mut table = lock(&self.0);
+        if let Some(failures) = table.wrong.get_mut(&network) {
+            failures.count = failures.count.saturating_sub(1);
         }
+        if table.right.len() >= MAX_ADDRESSES && !table.right.contains(&network) {
+            table.right.clear();
+        }
+        table.right.insert(network);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn at(text: &str) -> SocketAddr {
         text.parse().expect("it is an address")
     }
 
-    fn wait(turn: &AuthTurn) -> Option<Duration> {
-        match turn {
-            AuthTurn::Now => Some(Duration::ZERO),
-            AuthTurn::After(wait, _) => Some(*wait),
-            AuthTurn::Never => None,
-        }
-    }
-
     #[test]
     fn delays_grow_to_a_bound_and_end() {
-        let (delays, now) = (Arc::new(AuthDelays::default()), Instant::now());
+        let (delays, now) = (AuthDelays::default(), Instant::now());
         let (guesser, other) = (at("[2001:db8::1]:5000"), at("192.0.2.1:5000"));
-        let mut waits = Vec::new();
-        for _ in 0..8 {
-            waits.push(wait(&delays.turn(guesser, 0, now)).expect("there is room").as_millis());
-            delays.fail(guesser, now);
+        let held = (0..7).map(|_| delays.fail(guesser, 0, now).as_millis());
+        assert_eq!(held.collect::<Vec<_>>(), [250, 500, 1000, 2000, 4000, 8000, 8000]);
+        assert_eq!(delays.fail(at("[2001:db8::ffff]:1"), 0, now), LONGEST_DELAY, "another address of the /64");
+        assert_eq!(delays.fail(other, 0, now), FIRST_DELAY);
+        assert_eq!(delays.fail(guesser, 0, now + MEMORY), FIRST_DELAY);
+        assert_eq!(delays.fail(other, 3, now + MEMORY), FIRST_DELAY * 4, "a connection remembers its own");
+    }
+
+    #[test]
+    fn a_right_password_makes_up_for_a_wrong_one() {
+        let (delays, now, from) = (AuthDelays::default(), Instant::now(), at("192.0.2.1:5000"));
+        assert_eq!(delays.fail(from, 0, now), FIRST_DELAY);
+        assert_eq!(delays.wait(from, false, now), None, "passwords are still looked at");
+        delays.succeed(from);
+        assert_eq!(delays.fail(from, 0, now), FIRST_DELAY);
+    }
+
+    #[test]
+    fn ten_thousand_connections_of_a_guesser_do_not_help_it_even_if_they_hang_up() {
+        let (delays, start) = (AuthDelays::default(), Instant::now());
+        let (guesser, other) = (at("192.0.2.1:5000"), at("192.0.2.2:1"));
+        let mut guesses = 0;
+        for tenth in 0..600 {
+            let now = start + tenth * Duration::from_millis(100);
+            for _ in 0..1000 {
+                if delays.wait(guesser, false, now).is_none() {
+                    delays.fail(guesser, 0, now);
+                    guesses += 1;
+                }
+            }
+            assert_eq!(delays.wait(other, false, now), None);
         }
-        assert_eq!(waits, [0, 250, 500, 1000, 2000, 4000, 8000, 8000]);
-        let neighbour = delays.turn(at("[2001:db8::ffff]:1"), 0, now);
-        assert_eq!(wait(&neighbour), Some(LONGEST_DELAY), "another address of the /64");
-        drop(neighbour);
-        assert_eq!(wait(&delays.turn(other, 0, now)), Some(Duration::ZERO));
-        assert_eq!(wait(&delays.turn(guesser, 0, now + MEMORY)), Some(Duration::ZERO));
-        delays.fail(guesser, now + MEMORY);
-        assert_eq!(wait(&delays.turn(guesser, 0, now + MEMORY)), Some(FIRST_DELAY));
-        assert_eq!(wait(&delays.turn(other, 3, now)), Some(FIRST_DELAY * 4), "a connection remembers its own");
+        // As many at first as there are places, and as many again in each of the longest delays.
+        assert!((200..=32 * 10).contains(&guesses), "{guesses}");
+        let end = start + 599 * Duration::from_millis(100);
+        let wait = delays.wait(guesser, true, end).expect("all places are taken");
+        assert!(wait <= LONGEST_DELAY && delays.wait(guesser, true, end + LONGEST_DELAY).is_none());
     }
 
     #[test]
-    fn ten_thousand_connections_of_a_guesser_do_not_help_it() {
-        let (delays, now) = (Arc::new(AuthDelays::default()), Instant::now());
-        let guesser = at("192.0.2.1:5000");
-        (0..6).for_each(|_| delays.fail(guesser, now));
-        let turns: Vec<_> = (0..10_000).map(|_| delays.turn(guesser, 0, now)).collect();
-        assert_eq!(turns.iter().filter(|turn| wait(turn) == Some(LONGEST_DELAY)).count(), MAX_WAITING);
-        assert_eq!(turns.iter().filter(|turn| wait(turn).is_none()).count(), 10_000 - MAX_WAITING);
-        assert_eq!(wait(&delays.turn(at("192.0.2.2:1"), 0, now)), Some(Duration::ZERO));
-        drop(turns);
-        assert!(wait(&delays.turn(guesser, 0, now)).is_some(), "those that have gone leave room");
-    }
-
-    #[test]
-    fn guessers_from_everywhere_take_bounded_memory() {
-        let (delays, now) = (Arc::new(AuthDelays::default()), Instant::now());
+    fn guessers_from_everywhere_take_bounded_memory_and_wait_where_no_right_password_came_from() {
+        let (delays, now) = (AuthDelays::default(), Instant::now());
+        let (known, unknown) = (at("203.0.113.1:1"), at("203.0.113.2:1"));
+        delays.succeed(known);
         for address in 0..10_000_u32 {
-            delays.fail((std::net::Ipv4Addr::from_bits(address), 1).into(), now);
+            let from = (Ipv4Addr::from_bits(address), 1).into();
+            let waits = delays.wait(from, false, now).is_some();
+            assert_eq!(waits, address >= MANY, "{address}");
+            assert_eq!(delays.wait(from, true, now), None, "once");
+            delays.fail(from, 0, now);
         }
-        assert_eq!(lock(&delays.0).len(), MAX_ADDRESSES);
+        assert_eq!(lock(&delays.0).wrong.len(), MAX_ADDRESSES);
+        assert_eq!(delays.wait(unknown, false, now), Some(FIRST_DELAY));
+        assert_eq!(delays.wait(known, false, now), None);
+        assert_eq!(delays.wait(unknown, false, now + MEMORY), None);
+        for address in 0..10_000_u32 {
+            delays.succeed((Ipv4Addr::from_bits(address), 1).into());
+        }
+        assert!(lock(&delays.0).right.len() <= MAX_ADDRESSES);
     }
 }

@@ -21,9 +21,7 @@ use tokio::{
 };
 
 use super::{
-    ServerOptions,
-    auth_delay::AuthTurn,
-    connected_client,
+    ServerOptions, connected_client,
     connection::too_large,
     info::{self, Facts},
     local,
@@ -189,12 +187,18 @@ impl Replica for Backstage {
         self.reception.wants_password()
     }
 
-    fn auth_turn(&self, client: &connected_client::ConnectedClient, failures: u32) -> AuthTurn {
-        self.reception.auth_turn(client, failures)
+    fn auth_wait(&self, client: &connected_client::ConnectedClient, has_waited: bool) -> Option<Duration> {
+        self.reception.auth_wait(client, has_waited)
     }
 
-    fn admits(&self, client: &connected_client::ConnectedClient, user: &[u8], password: &[u8]) -> bool {
-        self.reception.admits(client, user, password)
+    fn admits(
+        &self,
+        client: &connected_client::ConnectedClient,
+        failures: u32,
+        user: &[u8],
+        password: &[u8],
+    ) -> Result<(), Duration> {
+        self.reception.admits(client, failures, user, password)
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::{
 use super::{
     KEEP_ALIVE, ServerOptions,
     auth::Password,
-    auth_delay::{AuthDelays, AuthTurn},
+    auth_delay::AuthDelays,
     clients::Clients,
     connected_client::ConnectedClient,
     connection,
@@ -58,7 +58,7 @@ pub(super) struct Reception {
     pub(super) listen: SocketAddr,
     pub(super) backlog: u16,
     password: Option<Password>,
-    auth_delays: Arc<AuthDelays>,
+    auth_delays: AuthDelays,
     tls: Option<ClientTls>,
     pub(super) settings: Settings,
     pub(super) hub: Arc<Hub>,
@@ -82,7 +82,7 @@ impl Reception {
             listen: options.listen,
             backlog: options.backlog,
             password: options.password,
-            auth_delays: Arc::default(),
+            auth_delays: AuthDelays::default(),
             tls: options.tls,
             settings: Settings::new(options.max_clients, options.timeout_seconds),
             hub,
@@ -201,24 +201,35 @@ impl Reception {
         self.password.is_some()
     }
 
-    /// The time at which a password of a client is looked at, which has given so many wrong ones.
-    pub(super) fn auth_turn(&self, client: &ConnectedClient, failures: u32) -> AuthTurn {
-        self.auth_delays.turn(client.peer(), failures, Instant::now())
+    /// The time for which a password of a client waits before it is looked at, or once more if it `has_waited`.
+    pub(super) fn auth_wait(&self, client: &ConnectedClient, has_waited: bool) -> Option<Duration> {
+        self.auth_delays.wait(client.peer(), has_waited, Instant::now())
     }
 
-    /// Whether a user and a password are right. If not, further attempts from the client's address have to wait.
-    pub(super) fn admits(&self, client: &ConnectedClient, user: &[u8], password: &[u8]) -> bool {
+    /// Whether a user and a password are right. If not, the answer is held for the time that is returned, and the
+    /// client has given so many wrong ones, this one included.
+    pub(super) fn admits(
+        &self,
+        client: &ConnectedClient,
+        failures: u32,
+        user: &[u8],
+        password: &[u8],
+    ) -> Result<(), Duration> {
         let is_right = self.password.as_ref().is_none_or(|right| right.is(password));
-        let admits = is_right && user == b"default";
-        if !admits {
-            self.auth_delays.fail(client.peer(), Instant::now());
-            let denied = self.counts.denied.fetch_add(1, Ordering::Relaxed) + 1;
-            // Logged ever more rarely, since a client may try any number.
-            if denied.is_power_of_two() {
-                tracing::warn!(denied, "a client gave a wrong password");
-            }
+        if is_right && user == b"default" {
+            self.auth_delays.succeed(client.peer());
+            return Ok(());
         }
-        admits
+        if !self.wants_password() {
+            // There is nothing to guess.
+            return Err(Duration::ZERO);
+        }
+        let denied = self.counts.denied.fetch_add(1, Ordering::Relaxed) + 1;
+        // Logged ever more rarely, since a client may try any number.
+        if denied.is_power_of_two() {
+            tracing::warn!(denied, "a client gave a wrong password");
+        }
+        Err(self.auth_delays.fail(client.peer(), failures, Instant::now()))
     }
 }
 

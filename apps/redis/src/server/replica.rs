@@ -15,7 +15,6 @@ use tokio::{
 
 use super::{
     GROUP, Server,
-    auth_delay::AuthTurn,
     connected_client::ConnectedClient,
     connection::too_large,
     info::{self, Facts, Membership},
@@ -131,12 +130,12 @@ impl Replica for OwnReplica {
         self.0.reception.wants_password()
     }
 
-    fn auth_turn(&self, client: &ConnectedClient, failures: u32) -> AuthTurn {
-        self.0.reception.auth_turn(client, failures)
+    fn auth_wait(&self, client: &ConnectedClient, has_waited: bool) -> Option<Duration> {
+        self.0.reception.auth_wait(client, has_waited)
     }
 
-    fn admits(&self, client: &ConnectedClient, user: &[u8], password: &[u8]) -> bool {
-        self.0.reception.admits(client, user, password)
+    fn admits(&self, client: &ConnectedClient, failures: u32, user: &[u8], password: &[u8]) -> Result<(), Duration> {
+        self.0.reception.admits(client, failures, user, password)
     }
 }
 

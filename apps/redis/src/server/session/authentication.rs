@@ -1,4 +1,4 @@
-//! The password of a session's client, and the wait before it is looked at.
+//! The password of a session's client, the wait before it is looked at, and that before a wrong one is answered.
 
 use std::{
     pin::Pin,
@@ -6,64 +6,48 @@ use std::{
 };
 
 use super::{Replica, Session};
-use crate::{
-    Error, Reply,
-    command::Spec,
-    server::auth_delay::{AuthTurn, AuthWait},
-};
+use crate::{Error, command::Spec};
 
-const WRONG_PASSWORD: Error = Error::fixed("WRONGPASS invalid username-password pair or user is disabled.");
-
-const TOO_MANY_WRONG: Error = Error::fixed("ERR too many wrong passwords came from this address: try again later");
+pub(super) const WRONG_PASSWORD: Error = Error::fixed("WRONGPASS invalid username-password pair or user is disabled.");
 
 /// The attempts of a client to give the password.
 pub(super) struct Authentication<R: Replica> {
     /// The wrong passwords that it has given.
     failures: u32,
-    /// The attempt that waits.
-    waiting: Option<(R::Timer, AuthWait)>,
+    /// The wait before a password is looked at.
+    waiting: Option<R::Timer>,
+    /// The wait before the wrong password is answered that was just given.
+    pub(super) held: Option<R::Timer>,
 }
 
 impl<R: Replica> Default for Authentication<R> {
     fn default() -> Self {
-        Authentication { failures: 0, waiting: None }
+        Authentication { failures: 0, waiting: None, held: None }
+    }
+}
+
+/// Whether a request gives a password.
+fn gives_password(spec: &Spec, words: &[&[u8]]) -> bool {
+    match spec.name {
+        "auth" => true,
+        "hello" => words.iter().any(|word| word.eq_ignore_ascii_case(b"auth")),
+        _ => false,
     }
 }
 
 impl<R: Replica> Session<R> {
-    /// Whether a request gives a password.
-    fn gives_password(&self, spec: &Spec, words: &[&[u8]]) -> bool {
-        let gives = match spec.name {
-            "auth" => true,
-            "hello" => words.iter().any(|word| word.eq_ignore_ascii_case(b"auth")),
-            _ => false,
-        };
-        gives && self.replica.wants_password()
-    }
-
-    /// Whether a request may be carried out as far as the passwords are concerned that came before. Ready with false
-    /// ends the connection.
-    pub(super) fn poll_turn(&mut self, spec: &Spec, words: &[&[u8]], context: &mut Context<'_>) -> Poll<bool> {
-        if self.authentication.waiting.is_none() {
-            if !self.gives_password(spec, words) {
-                return Poll::Ready(true);
+    /// Waits until a request may be carried out, if it gives a password and there were too many wrong ones.
+    pub(super) fn poll_turn(&mut self, spec: &Spec, words: &[&[u8]], context: &mut Context<'_>) -> Poll<()> {
+        let mut has_waited = false;
+        while gives_password(spec, words) {
+            if let Some(timer) = &mut self.authentication.waiting {
+                ready!(Pin::new(timer).poll(context));
+                (self.authentication.waiting, has_waited) = (None, true);
             }
-            match self.replica.auth_turn(&self.client, self.authentication.failures) {
-                AuthTurn::Now => return Poll::Ready(true),
-                AuthTurn::Never => {
-                    self.end(Some(Reply::Error(TOO_MANY_WRONG)));
-                    return Poll::Ready(false);
-                }
-                AuthTurn::After(delay, wait) => {
-                    self.authentication.waiting = Some((self.replica.timer(delay), wait));
-                }
-            }
+            let Some(wait) = self.replica.auth_wait(&self.client, has_waited) else { break };
+            self.authentication.waiting = Some(self.replica.timer(wait));
         }
-        if let Some((timer, _)) = &mut self.authentication.waiting {
-            ready!(Pin::new(timer).poll(context));
-        }
-        self.authentication.waiting = None;
-        Poll::Ready(true)
+        Poll::Ready(())
     }
 
     pub(super) fn auth(&mut self, words: &[&[u8]]) -> Result<(), Error> {
@@ -79,8 +63,10 @@ impl<R: Replica> Session<R> {
     }
 
     pub(super) fn admit(&mut self, user: &[u8], password: &[u8]) -> Result<(), Error> {
-        if !self.replica.admits(&self.client, user, password) {
-            self.authentication.failures = self.authentication.failures.saturating_add(1);
+        let failures = self.authentication.failures.saturating_add(1);
+        if let Err(delay) = self.replica.admits(&self.client, failures, user, password) {
+            self.authentication.failures = failures;
+            self.authentication.held = (!delay.is_zero()).then(|| self.replica.timer(delay));
             return Err(WRONG_PASSWORD);
         }
         self.is_trusted = true;

@@ -32,7 +32,12 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use self::{answered::AnsweredBatch, authentication::Authentication, measure::PendingAnswers, waiting::Wait};
+use self::{
+    answered::AnsweredBatch,
+    authentication::{Authentication, WRONG_PASSWORD},
+    measure::PendingAnswers,
+    waiting::Wait,
+};
 pub(super) use self::{
     look::Look,
     replica::{Replica, ServerReport, Write},
@@ -133,6 +138,8 @@ enum Owed<R: Replica> {
     Watch(R::Watch),
     Info(R::Info),
     Wait(Wait<R>),
+    /// The answer to a wrong password, which is held for a while.
+    WrongPassword(R::Timer),
 }
 
 struct Sent<R: Replica> {
@@ -226,11 +233,11 @@ impl<R: Replica> Session<R> {
     }
 
     /// Whether later requests may depend on the last owed answer: keys are about to be watched, a request may wait for
-    /// an element, or the server itself has to add to the answer of a transaction. The requests of a transaction are
-    /// shown to monitors once it was carried out, and before later ones.
+    /// an element, it gave a wrong password, or the server itself has to add to the answer of a transaction. The
+    /// requests of a transaction are shown to monitors once it was carried out, and before later ones.
     fn is_awaited(&self) -> bool {
         match self.owed.back() {
-            Some(Owed::Watch(_) | Owed::Wait(_)) => true,
+            Some(Owed::Watch(_) | Owed::Wait(_) | Owed::WrongPassword(_)) => true,
             Some(Owed::Write(Sent { exec: Some(exec), .. })) => !exec.locals.is_empty() || !exec.lines.is_empty(),
             _ => false,
         }
@@ -280,10 +287,8 @@ impl<R: Replica> Session<R> {
         if !is_queued && !self.may_take(spec, context) {
             return Taken::NotYet;
         }
-        match self.poll_turn(spec, &words, context) {
-            Poll::Ready(true) => {}
-            Poll::Ready(false) => return Taken::Yes,
-            Poll::Pending => return Taken::NotYet,
+        if !is_queued && self.poll_turn(spec, &words, context).is_pending() {
+            return Taken::NotYet;
         }
         // From here on it is certain to be taken, so this is done once for each request.
         self.begin(spec, request, &words);
@@ -463,6 +468,10 @@ impl<R: Replica> Session<R> {
             }
             Owed::Info(info) => ready!(Pin::new(info).poll(context)),
             Owed::Wait(_) => ready!(self.poll_wait(context)),
+            Owed::WrongPassword(timer) => {
+                ready!(Pin::new(timer).poll(context));
+                Reply::Error(WRONG_PASSWORD)
+            }
             Owed::Answer(_) => {
                 let Some(Owed::Answer(answer)) = self.owed.pop_front() else { unreachable!("it was just seen") };
                 self.owed_bytes -= answer.payload_bytes();

@@ -7,7 +7,7 @@ use crate::{
     Error, Reply,
     command::Spec,
     message::{AnsweredBy, StoreCommand, WatchedKey},
-    server::{auth_delay::AuthTurn, connected_client::ConnectedClient},
+    server::connected_client::ConnectedClient,
 };
 
 /// The replica of a session. Failures are answers to the client.
@@ -84,11 +84,12 @@ pub(in crate::server) trait Replica {
     /// Whether clients must give a password.
     fn wants_password(&self) -> bool;
 
-    /// The time at which a password of a client is looked at. The client has given so many wrong ones.
-    fn auth_turn(&self, client: &ConnectedClient, failures: u32) -> AuthTurn;
+    /// The time for which a password of a client waits before it is looked at, or once more if it `has_waited`.
+    fn auth_wait(&self, client: &ConnectedClient, has_waited: bool) -> Option<Duration>;
 
-    /// Whether a user and a password are right.
-    fn admits(&self, client: &ConnectedClient, user: &[u8], password: &[u8]) -> bool;
+    /// Whether a user and a password are right. If not, the answer is held for the time that is returned, and the
+    /// client has given so many wrong ones, this one included.
+    fn admits(&self, client: &ConnectedClient, failures: u32, user: &[u8], password: &[u8]) -> Result<(), Duration>;
 }
 
 /// A command on its way.

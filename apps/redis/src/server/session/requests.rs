@@ -123,7 +123,10 @@ impl<R: Replica> Session<R> {
             }
             _ => self.replica.local(&self.client, spec, words),
         };
-        self.owe(answer);
+        match self.authentication.held.take() {
+            Some(timer) => self.owed.push_back(Owed::WrongPassword(timer)),
+            None => self.owe(answer),
+        }
     }
 
     fn exec(&mut self) -> Result<(), Error> {

@@ -19,7 +19,6 @@ use crate::{
     command::Spec,
     message::{StoreCommand, WatchedKey},
     server::{
-        auth_delay::AuthTurn,
         clients::Clients,
         describe,
         operations::Operations,
@@ -215,11 +214,11 @@ impl Replica for Actor {
     fn wants_password(&self) -> bool {
         false
     }
-    fn auth_turn(&self, _: &ConnectedClient, _: u32) -> AuthTurn {
-        AuthTurn::Now
+    fn auth_wait(&self, _: &ConnectedClient, _: bool) -> Option<Duration> {
+        None
     }
-    fn admits(&self, _: &ConnectedClient, _: &[u8], _: &[u8]) -> bool {
-        true
+    fn admits(&self, _: &ConnectedClient, _: u32, _: &[u8], _: &[u8]) -> Result<(), Duration> {
+        Ok(())
     }
 }
 

@@ -10,11 +10,7 @@ use std::{
 use super::{super::*, context};
 use crate::{
     message::WatchedKey,
-    server::{
-        auth_delay::{AuthDelays, AuthTurn},
-        clients::Clients,
-        describe,
-    },
+    server::{auth_delay::AuthDelays, clients::Clients, describe},
 };
 
 /// A replica whose commands are delivered, and whose looks are answered, when the test says so. Its answer to a write
@@ -149,7 +145,7 @@ impl Replica for Puppet {
         self.0.borrow().uptime
     }
     fn timer(&self, after: Duration) -> FakeTimer {
-        FakeTimer(self.clone(), after)
+        FakeTimer(self.clone(), self.0.borrow().passed + after)
     }
     fn is_durable(&self) -> bool {
         self.0.borrow().is_durable
@@ -194,10 +190,21 @@ impl Replica for Puppet {
     fn wants_password(&self) -> bool {
         self.0.borrow().password.is_some()
     }
-    fn auth_turn(&self, client: &ConnectedClient, failures: u32) -> AuthTurn {
-        self.0.borrow().auth_delays.turn(client.peer(), failures, Instant::now())
+    fn auth_wait(&self, client: &ConnectedClient, has_waited: bool) -> Option<Duration> {
+        let strings = self.0.borrow();
+        strings.auth_delays.wait(client.peer(), has_waited, Instant::now() + strings.passed)
     }
-    fn admits(&self, _: &ConnectedClient, user: &[u8], password: &[u8]) -> bool {
-        user == b"default" && self.0.borrow().password.is_none_or(|right| right.as_bytes() == password)
+    fn admits(&self, client: &ConnectedClient, failures: u32, user: &[u8], password: &[u8]) -> Result<(), Duration> {
+        let strings = self.0.borrow();
+        let is_right = strings.password.is_none_or(|right| right.as_bytes() == password) && user == b"default";
+        match strings.password {
+            _ if is_right => strings.auth_delays.succeed(client.peer()),
+            None => return Err(Duration::ZERO),
+            Some(_) => {
+                let now = Instant::now() + strings.passed;
+                return Err(strings.auth_delays.fail(client.peer(), failures, now));
+            }
+        }
+        Ok(())
     }
 }
