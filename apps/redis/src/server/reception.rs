@@ -142,7 +142,7 @@ impl Reception {
             let session = Session::new(back, &guest, hub, operations, *max_command_bytes);
             let served = match &reception.tls {
                 None => connection::serve(stream, session, &guest, counts, budget, *max_command_bytes).await,
-                Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
+                Some(tls) => match timeout(HANDSHAKE, tls.accept(stream, &guest)).await {
                     Ok(Ok(stream)) => {
                         connection::serve(stream, session, &guest, counts, budget, *max_command_bytes).await
                     }

@@ -19,6 +19,8 @@ use tokio::{
     net::TcpStream,
 };
 
+use super::connected_client::ConnectedClient;
+
 /// The certificate and the key with which a server talks TLS to its clients. They are not shown in debug output.
 #[derive(Clone, derive_more::Debug)]
 #[debug("ClientTls(..)")]
@@ -89,11 +91,18 @@ impl ClientTls {
     }
 
     /// Takes part in the handshake of a client. Fails if the client does not talk TLS, lacks a certificate that it must
-    /// have, or leaves.
-    pub(super) async fn accept(&self, tcp: TcpStream) -> io::Result<TlsStream> {
+    /// have, or leaves, and if it is sent away.
+    pub(super) async fn accept(&self, tcp: TcpStream, client: &ConnectedClient) -> io::Result<TlsStream> {
         let session = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
         let mut stream = TlsStream { tcp, session };
-        std::future::poll_fn(|context| stream.poll_handshake(context)).await?;
+        let shaken = std::future::poll_fn(|context| {
+            client.bell().register(context);
+            if client.is_leaving() || client.is_killed() {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            }
+            stream.poll_handshake(context)
+        });
+        shaken.await?;
         Ok(stream)
     }
 }
@@ -223,7 +232,7 @@ impl AsyncWrite for TlsStream {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpStream as StdTcpStream, thread};
+    use std::{net::TcpStream as StdTcpStream, thread, time::Duration};
 
     use rustls::{ClientConfig, ClientConnection, pki_types::ServerName};
     use squall::{
@@ -236,6 +245,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::server::wake::{Bell, Bells};
 
     const CLUSTER: &str = "tls";
 
@@ -283,6 +293,11 @@ mod tests {
         }
     }
 
+    fn someone(bells: &Arc<Bells>) -> ConnectedClient {
+        let somewhere = "127.0.0.1:1".parse().expect("it is an address");
+        ConnectedClient::new(7, somewhere, somewhere, Bell::new(bells))
+    }
+
     /// Has a client send bytes to a server that sends them back, and returns what came.
     fn echo(server: &ClientTls, client: ClientConfig, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -300,7 +315,7 @@ mod tests {
             });
             let (tcp, _) = listener.accept().await?;
             let served = async {
-                let mut stream = server.accept(tcp).await?;
+                let mut stream = server.accept(tcp, &someone(&Arc::default())).await?;
                 let mut buffer = [0; 70_000];
                 while let bytes @ 1.. = stream.read(&mut buffer).await? {
                     stream.write_all(&buffer[..bytes]).await?;
@@ -322,6 +337,27 @@ mod tests {
             let back = echo(&keys.server(None), keys.client(None), bytes[..length].to_vec());
             assert!(back.expect("it comes back") == bytes[..length]);
         }
+    }
+
+    #[test]
+    fn a_client_that_is_sent_away_does_not_end_its_handshake_first() -> io::Result<()> {
+        let (keys, bells) = (Keys::new(), Arc::<Bells>::default());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let error = runtime.block_on(async {
+            tokio::spawn(Arc::clone(&bells).run());
+            let listener = TcpListener::bind("127.0.0.1:0").await?;
+            let _mute = StdTcpStream::connect(listener.local_addr()?)?;
+            let (tcp, _) = listener.accept().await?;
+            let (server, client) = (keys.server(None), someone(&bells));
+            let sent_away = async {
+                tokio::task::yield_now().await;
+                client.leave();
+            };
+            let shaken = tokio::time::timeout(Duration::from_secs(10), server.accept(tcp, &client));
+            io::Result::Ok(tokio::join!(shaken, sent_away).0.expect("it ends").err())
+        })?;
+        assert_eq!(error.map(|error| error.kind()), Some(io::ErrorKind::ConnectionAborted));
+        Ok(())
     }
 
     #[test]
