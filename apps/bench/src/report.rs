@@ -221,8 +221,8 @@ pub(crate) struct HostileRow {
     pub(crate) pause_ms_max: f64,
     pub(crate) answered: u64,
     pub(crate) refused: u64,
-    pub(crate) returns: u64,
-    pub(crate) dropped: u64,
+    pub(crate) starts: u64,
+    pub(crate) views: u64,
     pub(crate) resident_bytes_max: u64,
 }
 
@@ -288,7 +288,7 @@ impl FigureReport {
     }
 
     pub(crate) fn hostile(&mut self, row: &HostileRow) -> Result<(), CommandError> {
-        let head = "phase        p50 us   p99 us  pause ms  answered  refused  returns  dropped  memory";
+        let head = "phase        p50 us   p99 us  pause ms  answered  refused   starts    views  memory";
         let line = format!(
             "{:<10} {:>8} {:>8} {:>9.1} {:>9} {:>8} {:>8} {:>8}  {}",
             row.phase,
@@ -297,8 +297,8 @@ impl FigureReport {
             row.pause_ms_max,
             row.answered,
             row.refused,
-            row.returns,
-            row.dropped,
+            row.starts,
+            row.views,
             ByteSize(row.resident_bytes_max),
         );
         self.row(row, head, &line)

@@ -122,10 +122,11 @@ fn live(job: &HostileJob, shared: &Shared) -> Result<(), String> {
         if lives == 0 {
             say(&WorkerReport::Ready);
         } else {
-            shared.met().borne.returns += 1;
+            shared.met().borne.starts += 1;
         }
         lives += 1;
         let is_over = || {
+            shared.met().borne.epoch = node.view().epoch.0;
             let turns = job.role == Role::Hostile && !harms && shared.harms.load(Ordering::Relaxed);
             turns || !shared.goes_on() || node.end_reason().is_some()
         };

@@ -36,8 +36,8 @@ What the figures mean, before and with the harm:
   p50, p99  latencies of the honest nodes' calls
   pause     the longest time for which a caller had no answer
   refused   calls that were refused, mostly since the node was dropped or is about to be
-  returns   how often honest nodes were dropped and came back
-  dropped   how often the hostile node was dropped and came back
+  starts    how often an honest node's part was over, and it was started again
+  views     the number of views: each harmful act that costs a node its place brings some
   memory    the most that an honest process had in use
 
 The command fails if an honest process ends.";
@@ -73,15 +73,6 @@ pub(crate) struct HostileArgs {
     json: bool,
 }
 
-/// The reports of one part of a run.
-#[derive(Debug, Default)]
-struct Watched {
-    /// The reports of the honest members.
-    borne: Vec<Borne>,
-    /// The number of times that the hostile member was dropped.
-    dropped: u64,
-}
-
 /// The interval in which processes are asked, so that one that has ended is noticed.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -112,33 +103,29 @@ impl HostileArgs {
         let before = self.watch(&mut workers, length / 5, patience)?;
         workers.tell(&HostileCommand::Begin);
         let with = self.watch(&mut workers, length - length / 5, patience)?;
-        let row = |phase, watched: &Watched| self.row(&jobs[0], phase, watched);
+        let row = |phase, borne: &[Borne]| self.row(&jobs[0], phase, borne);
         let mut report = FigureReport::new(self.json);
         report.hostile(&row("before", &before))?;
         report.hostile(&row("with harm", &with))
     }
 
     /// Lets the honest members' callers call. Returns what they met with.
-    ///
-    /// Returns, too, how often the hostile member came back.
-    fn watch(&self, workers: &mut Workers, length: Duration, patience: Duration) -> Result<Watched, CommandError> {
+    fn watch(&self, workers: &mut Workers, length: Duration, patience: Duration) -> Result<Vec<Borne>, CommandError> {
         let until = Instant::now() + length;
-        let mut watched = Watched::default();
+        let mut borne: Vec<Borne> = Vec::new();
         workers.tell(&HostileCommand::Tell);
         workers.results::<Borne>(patience)?;
         while Instant::now() < until {
             thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
             workers.tell(&HostileCommand::Tell);
             let honest = self.nodes as usize - 1;
-            let mut borne = workers.results::<Borne>(patience)?;
-            watched.dropped += borne[honest].returns;
-            borne.truncate(honest);
-            watched.borne.extend(borne);
+            borne.extend(workers.results::<Borne>(patience)?.into_iter().take(honest));
         }
-        Ok(watched)
+        Ok(borne)
     }
 
-    fn row(&self, job: &HostileJob, phase: &'static str, Watched { borne, dropped }: &Watched) -> HostileRow {
+    fn row(&self, job: &HostileJob, phase: &'static str, borne: &[Borne]) -> HostileRow {
+        let first = borne.iter().map(|borne| borne.epoch).filter(|&epoch| epoch > 0).min().unwrap_or(0);
         let latencies = merged(borne.iter().map(|borne| &borne.latencies));
         HostileRow {
             head: RowHead::of("hostile", job),
@@ -150,8 +137,8 @@ impl HostileArgs {
             pause_ms_max: borne.iter().map(|borne| borne.longest).max().unwrap_or(0) as f64 * 1e-6,
             answered: borne.iter().map(|borne| borne.answered).sum(),
             refused: borne.iter().map(|borne| borne.refused).sum(),
-            returns: borne.iter().map(|borne| borne.returns).sum(),
-            dropped: *dropped,
+            starts: borne.iter().map(|borne| borne.starts).sum(),
+            views: borne.iter().map(|borne| borne.epoch).max().unwrap_or(0) - first,
             resident_bytes_max: borne.iter().map(|borne| borne.resident_bytes).max().unwrap_or(0),
         }
     }

@@ -59,6 +59,8 @@ pub(crate) struct Borne {
     pub(crate) longest: u64,
     /// The memory that the process has in use.
     pub(crate) resident_bytes: u64,
-    /// The times that the node was dropped and came back.
-    pub(crate) returns: u64,
+    /// The times that the node's part was over, and it was started again.
+    pub(crate) starts: u64,
+    /// The number of its newest view.
+    pub(crate) epoch: u64,
 }
