@@ -143,7 +143,9 @@ fn flood(node: &Node, hosts: std::ops::RangeInclusive<u8>, test: impl FnOnce()) 
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
                     let mut bare = Bare::dial_from(node, [127, 0, 0, host]);
-                    let _ = bare.socket.write_all(&[22]);
+                    let _ = bare.socket.write_all(&[255; 5]);
+                    // More at a time than the listener has room for would make callers wait for a second.
+                    while matches!(bare.socket.read(&mut [0; 64]), Ok(1..)) {}
                 }
             });
         }
@@ -193,11 +195,10 @@ fn a_flood_from_one_known_address_keeps_out_no_other_one() {
 fn connections_that_never_say_a_byte_cost_no_handshakes() {
     let ca = Ca::new();
     let mut town = Town::new(Some(&ca), |_| {});
-    for _ in 0..600 {
+    for count in 1..=600 {
         drop(Bare::dial_from(&town.b, [127, 0, 0, 2]));
+        town.strangers("it left", |stats| stats.left, count);
     }
-    assert!(shakes(&town.b, [127, 0, 0, 2], &ca.identity(1)), "{:?}", town.b.net.monitor().stats());
-    assert_eq!(town.b.net.monitor().stats().refused.over_rate, 0);
     town.is_undisturbed();
 }
 
