@@ -73,7 +73,7 @@ impl<A: Clone> Predicates<A> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(squall_loom)))]
 mod tests {
     use std::sync::{
         Arc,
