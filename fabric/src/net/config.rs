@@ -65,7 +65,7 @@ pub struct NetConfig {
 }
 
 /// The version of the protocol.
-const PROTOCOL: u32 = 2;
+pub(super) const PROTOCOL: u32 = 2;
 
 /// The longest cluster name, in bytes.
 pub const CLUSTER_BYTES: usize = 64;

@@ -123,7 +123,7 @@ fn data_for_an_endpoint_that_was_closed_are_refused() {
         service: Service::Link { dialer_listens: true },
         cluster: CLUSTER.into(),
     };
-    bare.send(&Greeting::Hello(Hello { version: 1, from: NodeId(1), rest: Some(rest) }).encode());
+    bare.send(&Greeting::Hello(Hello { version: PROTOCOL, from: NodeId(1), rest: Some(rest) }).encode());
     assert!(matches!(bare.greeting(), Greeting::Welcome { .. }));
     bare.accept_offer(10);
 

@@ -19,6 +19,7 @@ use std::{
 };
 
 use super::{
+    config::PROTOCOL,
     handshake::Handshake,
     pipe::{Pipe, PipeError},
     plane::{SET_UP_BYTES, TELL_BYTES},
@@ -266,7 +267,7 @@ impl Bare {
             service: Service::Link { dialer_listens: true },
             cluster: CLUSTER.into(),
         };
-        let mut hello = Hello { version: 1, from: NodeId(from), rest: None };
+        let mut hello = Hello { version: PROTOCOL, from: NodeId(from), rest: None };
         change(&mut hello, &mut rest);
         hello.rest = Some(rest);
         self.send(&Greeting::Hello(hello).encode());

@@ -224,7 +224,7 @@ fn a_greeting_that_was_recorded_is_no_greeting() {
         service: Service::Link { dialer_listens: true },
         cluster: CLUSTER.into(),
     };
-    bare.send(&Greeting::Hello(Hello { version: 1, from: NodeId(1), rest: Some(rest) }).encode());
+    bare.send(&Greeting::Hello(Hello { version: PROTOCOL, from: NodeId(1), rest: Some(rest) }).encode());
     assert_eq!(bare.frame(), Ok(None));
     town.strangers("a replayed greeting", |stats| stats.replayed, 1);
     town.is_undisturbed();
@@ -260,7 +260,7 @@ fn a_node_can_not_pass_for_another() {
         service: Service::Link { dialer_listens: false },
         cluster: CLUSTER.into(),
     };
-    bare.send(&Greeting::Hello(Hello { version: 1, from: NodeId(1), rest: Some(rest) }).encode());
+    bare.send(&Greeting::Hello(Hello { version: PROTOCOL, from: NodeId(1), rest: Some(rest) }).encode());
     assert_eq!(bare.frame(), Ok(None));
     town.strangers("a false name", |stats| stats.certificate, 1);
     town.is_undisturbed();

@@ -69,7 +69,7 @@ fn a_process_of_another_user_gets_no_hello_without_keys() {
         loop {
             let (socket, _) = listener.accept().unwrap();
             let mut bare = Bare { socket, pipe: Pipe::plain() };
-            bare.send(&Greeting::Challenge { version: 1, challenge: [1; 16] }.encode());
+            bare.send(&Greeting::Challenge { version: PROTOCOL, challenge: [1; 16] }.encode());
             assert_eq!(bytes_of(bare.socket), 0);
         }
     }
