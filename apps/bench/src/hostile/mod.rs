@@ -61,8 +61,8 @@ pub(crate) struct HostileArgs {
     #[arg(long, value_name = "TIME", default_value = "10s")]
     #[arg(value_parser = squall_units::whole_in(Duration::from_millis(1)..=Duration::from_secs(600), TimeUnit::Milliseconds))]
     pause_ms: u64,
-    /// The length of the run
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = value_parser!(u32).range(5..=86_400))]
+    /// The length of the run, in seconds
+    #[arg(long, value_name = "N", default_value = "30", value_parser = value_parser!(u32).range(5..=86_400))]
     seconds: u32,
     /// A member that is silent for so long is suspected; one whose process ends is noticed at once
     #[arg(long, value_name = "TIME", default_value = "1s")]
