@@ -353,6 +353,17 @@ fn poll_for<F: Future + Unpin>(future: &mut F, task: &Arc<Counting>) -> Poll<F::
     Pin::new(future).poll(&mut Context::from_waker(&TaskWaker::from(Arc::clone(task))))
 }
 
+/// Node 1 with a peer, node 2, the memory of the peer's row in the shard's table, and the configuration.
+fn with_a_peer() -> (Solo<Ledger>, Region, Config) {
+    let config = Config::builder("test", 1).members([1]).build().unwrap();
+    let (group, spec) = new_group("ledger", Ledger::default(), &config);
+    let nodes = [NodeId(1), NodeId(2)];
+    let solo = Solo::start(group, spec, &config, &nodes, &nodes);
+    let mut rows = solo.fabric.regions.iter().filter(|region| region.len() < 4096);
+    let row = rows.nth(1).expect("the shard's table has two rows").clone();
+    (solo, row, config)
+}
+
 /// Polls once, without a task.
 fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(TaskWaker::noop()))

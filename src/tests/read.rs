@@ -133,12 +133,7 @@ fn a_read_before_the_start_fails_at_once() {
 /// Columns only grow, and no clock says `u64::MAX`: a peer that echoes it is faulty, and no member becomes alone by it.
 #[test]
 fn a_peer_that_echoes_too_much_makes_nobody_alone() {
-    let config = Config::builder("test", 1).members([1]).build().unwrap();
-    let (group, spec) = new_group("ledger", Ledger::default(), &config);
-    let nodes = [NodeId(1), NodeId(2)];
-    let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);
-    let mut rows = solo.fabric.regions.iter().filter(|region| region.len() < 4096);
-    let row = rows.nth(1).expect("the shard's table has two rows").clone();
+    let (mut solo, row, config) = with_a_peer();
     // Sent, received, delivered, stamp, then the echoes of members 0 and 1.
     row.store(8 * 4, u64::MAX);
     solo.now = Time::from_nanos(1_000_000_000);

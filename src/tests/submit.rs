@@ -301,12 +301,7 @@ fn what_can_never_be_sent_fails_at_once() {
 /// To wait for such turns, or to give up as many, would take for ever.
 #[test]
 fn a_peer_that_claims_more_turns_than_there_can_be_is_faulty_and_has_none() {
-    let config = Config::builder("test", 1).members([1]).build().unwrap();
-    let (group, spec) = new_group("ledger", Ledger::default(), &config);
-    let nodes = [NodeId(1), NodeId(2)];
-    let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);
-    let mut rows = solo.fabric.regions.iter().filter(|region| region.len() < 4096);
-    let row = rows.nth(1).expect("the shard's table has two rows").clone();
+    let (mut solo, row, _) = with_a_peer();
     for (turns, faulty) in [(1, 0), (u64::MAX, 1), (u64::MAX, 0)] {
         // The first word is the number of turns.
         row.store(0, turns);

@@ -32,7 +32,7 @@ struct World<F, P> {
 }
 
 /// The honest member's table, and the hostile member's way to it.
-struct Link {
+struct OpenLink {
     table: Table,
     endpoint: EndpointId,
     remote: Vec<RemoteRegion>,
@@ -62,7 +62,7 @@ impl<F: Fabric, P: FnMut() -> Time> World<F, P> {
         }
     }
 
-    fn link(&mut self, epoch: u64) -> Link {
+    fn link(&mut self, epoch: u64) -> OpenLink {
         let tag = GroupTag { layer: 1, group: 0, epoch };
         let table = Table::register(&mut self.honest, Arc::clone(&self.layout), NODES.len(), 0).expect("memory");
         Mesh::connect(&mut self.honest, &NODES, 0, tag, b"", |peer| vec![table.row(peer).clone()]);
@@ -71,10 +71,10 @@ impl<F: Fabric, P: FnMut() -> Time> World<F, P> {
             [Completion::Connected { remote, .. }, ..] => Some(remote.clone()),
             _ => None,
         });
-        Link { table, endpoint, remote }
+        OpenLink { table, endpoint, remote }
     }
 
-    fn write(&mut self, link: &Link, region: RegionKey, offset: usize) {
+    fn write(&mut self, link: &OpenLink, region: RegionKey, offset: usize) {
         let op = Op::Write { source: Source::Inline(&7u64.to_ne_bytes()), target: Target { region, offset } };
         self.hostile.post(link.endpoint, op, Token::UNSIGNALED).expect("it is connected");
     }
