@@ -71,9 +71,10 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
 
 /// The globally persisted messages in a node's log: the sender of each version.
 fn senders((node, group): &(Node, Group<Versions>), upto: u64) -> Vec<(u64, Option<NodeId>)> {
-    until("it is known to be globally persisted", || {
+    // One that has just come back knows what is globally persisted before it has it.
+    until("it is on its disk, and known to be globally persisted", || {
         let log = node.status().and_then(|status| status.groups.into_iter().next()?.log);
-        log.is_some_and(|log| log.globally_persisted >= upto)
+        log.is_some_and(|log| log.globally_persisted.min(log.last) >= upto)
     });
     let mut log = group.log(..=upto).unwrap();
     let mut senders = Vec::new();
