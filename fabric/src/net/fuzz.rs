@@ -1,11 +1,17 @@
 //! The code that strangers' bytes reach first, for fuzzing: without sockets, and with checks that hold whatever the
 //! bytes are.
 
+use rustls::pki_types::CertificateDer;
+use webpki::EndEntityCert;
+
 use super::{
     handshake::Handshake,
     identity::Identity,
+    peer_user,
     pipe::Pipe,
-    verifier::Wanted,
+    principal::Principal,
+    revoked::Revoked,
+    verifier::{self, Wanted},
     wire::{GREETING_BYTES, Greeting, LINK_FRAME_BYTES, LinkFrame},
 };
 
@@ -44,6 +50,35 @@ pub fn handshake(identity: &Identity, bytes: &[u8]) {
     if let Ok(dialer) = Handshake::dial(identity, Wanted::Member(identity.node()), &mut out) {
         drain(Pipe::shaking(dialer, out), bytes, GREETING_BYTES);
     }
+}
+
+/// Reads bytes as the names in a certificate, a line each, those with a colon as URIs; as a list of serial numbers; and
+/// as what the kernel says of sockets.
+pub fn names(bytes: &[u8]) {
+    peer_user::fuzz(bytes);
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let (uris, dns): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.contains(':'));
+    if let Some((owner, cluster)) = Principal::of_names(dns.into_iter(), uris.into_iter()) {
+        let (name, uri) = (format!("{}.{cluster}.squall", owner.label()), owner.rights_uri());
+        let again = Principal::of_names([name.as_str()].into_iter(), uri.as_deref().into_iter());
+        assert_eq!(again, Some((owner, cluster)));
+    }
+    let (mut revoked, mut again) = (Revoked::default(), Revoked::default());
+    if revoked.read_serials(text).is_ok() {
+        again.read_serials(&revoked.serial_lines()).expect("it was written by hand of the same numbers");
+        assert_eq!(again.serial_lines(), revoked.serial_lines());
+    }
+}
+
+/// Reads bytes as a certificate, and as a revocation list.
+pub fn certificate(bytes: &[u8]) {
+    let der = CertificateDer::from(bytes);
+    if let Ok(certificate) = EndEntityCert::try_from(&der) {
+        verifier::owner(&certificate);
+    }
+    let mut revoked = Revoked::default();
+    let _ = revoked.read_list(bytes.to_vec().into());
+    revoked.contain(&der);
 }
 
 /// Hands bytes over in pieces, whose sizes the bytes themselves give.
@@ -169,9 +204,12 @@ fn carry([dialer, acceptor]: &mut [End; 2]) {
 
 #[cfg(test)]
 mod tests {
+    use rustls::pki_types::{CertificateRevocationListDer, pem::PemObject};
+
     use super::{
         super::{
             plane::Plane,
+            principal::ClientRights,
             test_keys::Ca,
             wire::{Hello, HelloRest, Refusal, Service},
         },
@@ -244,6 +282,44 @@ mod tests {
             ("hello-changed", [&[1, 0, 0][..], &[9, 44, 0], &CARRY].concat()),
         ];
         replay("tls", &seeds, |script| tls([&dialer, &acceptor], script));
+    }
+
+    #[test]
+    fn known_names_are_read_or_refused() {
+        let cluster = "c0123456789abcdef.squall";
+        let seeds = [
+            ("member", format!("node-7.{cluster}\nhost.example")),
+            ("client", format!("client-web.{cluster}\nsquall:groups=bank,log;read-only;logs")),
+            ("operator-with-rights", format!("operator-alice.{cluster}\nsquall:logs")),
+            ("two-owners", format!("node-7.{cluster}\nwitness-8.{cluster}")),
+            ("serials", "# stolen\n00ab:CD # of node 3\nfff\n0\n".to_owned()),
+            (
+                "table",
+                " 0: 0100007F:0277 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1234 1".to_owned(),
+            ),
+        ];
+        replay("names", &seeds.map(|(name, text)| (name, text.into_bytes())), names);
+    }
+
+    #[test]
+    fn changed_certificates_are_refused_without_a_panic() {
+        // No seeds are made, since no two certificates are alike.
+        replay("certificate", &[], certificate);
+        let ca = Ca::new();
+        let rights = ClientRights { commands: false, ..ClientRights::default() };
+        let (client, _) = ca.issue_to(&Principal::Client("web".to_owned(), rights));
+        let list = CertificateRevocationListDer::from_pem_slice(ca.revoke(&client).as_bytes()).unwrap();
+        let client = CertificateDer::from_pem_slice(client.as_bytes()).unwrap();
+        let ders = [client.to_vec(), list.to_vec()];
+        let mut rng = fastrand::Rng::with_seed(4);
+        for _ in 0..2000 {
+            let mut bytes = ders[rng.usize(..ders.len())].clone();
+            for _ in 0..rng.usize(0..4) {
+                let at = rng.usize(..bytes.len());
+                bytes[at] = rng.u8(..);
+            }
+            certificate(&bytes);
+        }
     }
 
     #[test]

@@ -156,6 +156,13 @@ fn entry(bytes: &[u8]) -> Option<Result<Option<SocketEntry>, Errno>> {
     }
 }
 
+/// Reads bytes as the kernel's answer, and as its tables.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let _ = entry(bytes);
+    String::from_utf8_lossy(bytes).lines().for_each(|line| _ = table_entry(line));
+}
+
 /// Looks for the socket in `/proc/net`, where netlink is not permitted. It reads the whole table.
 fn read_tables(own: SocketAddr, peer: SocketAddr) -> io::Result<Option<SocketEntry>> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);

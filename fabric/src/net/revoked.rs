@@ -35,12 +35,24 @@ impl Revoked {
     /// Reads revocation lists in PEM form, at least one. An error is a sentence.
     pub(super) fn read_lists(&mut self, pem: &[u8]) -> Result<(), String> {
         for der in CertificateRevocationListDer::pem_slice_iter(pem) {
-            let der = der.map_err(|error| error.to_string())?;
-            let list = OwnedCertRevocationList::from_der(&der).map_err(|error| error.to_string())?;
-            self.lists.push(list.into());
-            self.ders.push(der);
+            self.read_list(der.map_err(|error| error.to_string())?)?;
         }
         if self.lists.is_empty() { Err("there is no revocation list in it".into()) } else { Ok(()) }
+    }
+
+    /// Reads one revocation list. An error is a sentence.
+    pub(super) fn read_list(&mut self, der: CertificateRevocationListDer<'static>) -> Result<(), String> {
+        let list = OwnedCertRevocationList::from_der(&der).map_err(|error| error.to_string())?;
+        self.lists.push(list.into());
+        self.ders.push(der);
+        Ok(())
+    }
+
+    /// The serial numbers, a line each.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn serial_lines(&self) -> String {
+        let digits = |serial: &Vec<u8>| serial.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        self.serials.iter().map(|serial| format!("00{}\n", digits(serial))).collect()
     }
 
     /// Whether a certificate is among them. The signatures of the lists are not checked here.
