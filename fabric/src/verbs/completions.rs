@@ -81,7 +81,8 @@ impl Completions {
     #[inline]
     pub(super) fn take_all(&mut self, into: &mut Vec<Completed>) -> io::Result<bool> {
         let mut all = true;
-        for queue in &mut self.queues {
+        // One that has lost completions serves no endpoint any more, and may fail each time.
+        for queue in self.queues.iter_mut().filter(|queue| !queue.is_retired) {
             let mut left = queue.entries;
             loop {
                 let count = queue.cq.poll(into)?;
@@ -101,6 +102,6 @@ impl Completions {
 
     /// Has the next completion of each queue announced on the channel.
     pub(super) fn announce_next(&self) {
-        self.queues.iter().for_each(|queue| queue.cq.announce_next());
+        self.queues.iter().filter(|queue| !queue.is_retired).for_each(|queue| queue.cq.announce_next());
     }
 }
