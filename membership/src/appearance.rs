@@ -10,6 +10,10 @@ use crate::{end::Cause, input::Settings, membership_table::MembershipTable, stal
 /// order when the view was decided.
 const PENDING_FOR: u32 = 4;
 
+/// The number of limits of its disk and its application, taken together, for which a member may clean up the view
+/// before. It may say for ever that it gets on with it.
+const LINGERS_FOR: u32 = 8;
+
 /// Bad news of a member of the view that has not appeared in it.
 #[derive(Clone, Debug)]
 struct PendingSuspicion {
@@ -29,19 +33,31 @@ impl PendingSuspicion {
 ///
 /// On a host that has no time for all of them, connecting many members takes much longer than a failure timeout, and
 /// giving one up makes all begin anew. So no clock runs against missing members while endpoints come about: here, or at
-/// any member whose row says so. Each endpoint comes about once, so this has an end.
+/// any member whose row says so. Each endpoint comes about once, so this has an end. Rows may say anything: they count
+/// for a connect timeout for each member, from the last endpoint here.
 #[derive(Debug, Default)]
 pub(crate) struct Appearance {
     /// The number of the shards' endpoints that came about here.
     shards: u64,
     /// The most endpoints that have existed at this node at one time.
     here: u64,
-    /// The number of endpoints of which this node knew at its last look, and the time at which that number grew last.
-    known: u64,
+    /// The numbers of endpoints that this node and the rows of the others knew of at the last look.
+    known: (u64, u64),
+    /// The time at which the first number grew last.
+    grown_here: Option<Time>,
+    /// The time at which a number grew last that counts.
     since: Option<Time>,
     suspicions: Vec<PendingSuspicion>,
-    /// The time since which a member is late for this view and its row does not say for what it waits, by member.
-    lingering: BTreeMap<usize, Time>,
+    /// The members that are late for this view.
+    lingering: BTreeMap<usize, Lingering>,
+}
+
+/// A member that cleans up the view before.
+#[derive(Clone, Copy, Debug)]
+struct Lingering {
+    since: Time,
+    /// The time since which its row does not say for what it waits.
+    quiet: Option<Time>,
 }
 
 impl Appearance {
@@ -59,7 +75,7 @@ impl Appearance {
 
     /// Starts the waiting time anew: what was seen before does not count.
     pub(crate) fn wait_anew(&mut self, now: Time) {
-        self.since = Some(now);
+        (self.since, self.grown_here) = (Some(now), Some(now));
     }
 
     /// Takes note that an endpoint of the view before broke.
@@ -93,7 +109,7 @@ impl Appearance {
         self.suspicions = left;
         let lost = over.into_iter().map(|PendingSuspicion { member, reason, .. }| (table.node(member), reason));
         let mut gone: Vec<_> = lost.map(|(node, reason)| (node, Cause::Lost { node, reason })).collect();
-        self.count(now, tables);
+        self.count(now, tables, settings);
         if let Some(waited) = self.waited_in_vain(now, table, settings) {
             let missing = (0..table.len()).filter(|&member| !tables.is_coming(member));
             gone.extend(missing.map(|member| table.node(member)).map(|node| (node, Cause::Missing { node, waited })));
@@ -107,11 +123,16 @@ impl Appearance {
     }
 
     /// Takes note of endpoints that have come about.
-    fn count(&mut self, now: Time, tables: Tables<'_>) {
-        let known = self.endpoints_here(tables).saturating_add(tables.table.endpoints_elsewhere());
-        if known > self.known || self.since.is_none() {
-            (self.known, self.since) = (known, Some(now));
+    fn count(&mut self, now: Time, tables: Tables<'_>, settings: &Settings) {
+        let (here, elsewhere) = (self.endpoints_here(tables), tables.table.endpoints_elsewhere());
+        if here > self.known.0 || self.since.is_none() {
+            self.wait_anew(now);
         }
+        let believed = self.grown_here.map_or(now, |at| at + settings.connect_timeout * tables.table.len() as u32);
+        if elsewhere > self.known.1 && now < believed {
+            self.since = Some(now);
+        }
+        self.known = (here, elsewhere);
     }
 
     /// The time for which no endpoint has come about, if that is too long.
@@ -121,29 +142,35 @@ impl Appearance {
     }
 
     /// Members that neither come from the view before nor say for what they wait there, while no endpoint comes about
-    /// and at most half of the members are late.
+    /// and at most half of the members are late; or that have said so for too long.
     fn late(&mut self, now: Time, tables: Tables<'_>, settings: &Settings) -> Vec<(NodeId, Cause)> {
         let table = tables.table;
         let StallLimits { disk, application } = settings.stall_limits;
         let limits = [settings.connect_timeout, disk, application].into_iter().filter(|&limit| limit < Duration::MAX);
         // The member has to come, and to be connected.
         let waited = limits.max().unwrap_or_default() + patience(table, settings);
+        let longest = disk.checked_add(application).and_then(|both| both.checked_mul(LINGERS_FOR));
+        let longest = longest.map_or(Duration::MAX, |longest| longest.max(waited));
         let rows = tables.lingers().map(|watched| watched.rows).unwrap_or_default();
-        let is_quiet = |node: NodeId| {
-            let mut rows = rows.iter().filter(|(_, of, _)| *of == node).peekable();
-            rows.peek().is_some() && rows.all(|(_, _, waits)| waits.is_none())
-        };
-        let quiet: Vec<usize> = (0..table.len()).filter(|&member| is_quiet(table.node(member))).collect();
-        self.lingering.retain(|member, _| quiet.contains(member));
-        quiet.iter().for_each(|&member| _ = self.lingering.entry(member).or_insert(now));
+        let lingers = |member: usize| rows.iter().filter(move |(_, of, _)| *of == table.node(member)).peekable();
+        self.lingering.retain(|&member, _| lingers(member).peek().is_some());
+        for member in (0..table.len()).filter(|&member| lingers(member).peek().is_some()) {
+            let seen = self.lingering.entry(member).or_insert(Lingering { since: now, quiet: None });
+            let is_quiet = lingers(member).all(|(_, _, waits)| waits.is_none());
+            seen.quiet = is_quiet.then(|| seen.quiet.unwrap_or(now));
+        }
         // A member that has cleaned up may be on its way to this node, like all others.
         let coming = self.since.unwrap_or(now);
-        let late = self.lingering.iter().filter(|(_, since)| now.since(coming.max(**since)) >= waited);
-        let late: Vec<NodeId> = late.map(|(&member, _)| table.node(member)).collect();
+        let late_by = |seen: &Lingering| {
+            let is_silent = seen.quiet.is_some_and(|since| now.since(coming.max(since)) >= waited);
+            is_silent.then_some(waited).or((now.since(seen.since) >= longest).then_some(longest))
+        };
+        let late = self.lingering.iter().filter_map(|(&member, seen)| Some((table.node(member), late_by(seen)?)));
+        let late: Vec<(NodeId, Duration)> = late.collect();
         if 2 * late.len() > table.len() {
             return Vec::new();
         }
-        late.into_iter().map(|node| (node, Cause::Lingers { node, waited })).collect()
+        late.into_iter().map(|(node, waited)| (node, Cause::Lingers { node, waited })).collect()
     }
 }
 
@@ -159,4 +186,74 @@ fn patience(table: &MembershipTable, settings: &Settings) -> Duration {
 /// Whether a break with this reason tells that the process has gone, or has gone on to another view.
 pub(crate) fn has_departed(reason: &BreakReason) -> bool {
     matches!(reason, BreakReason::PeerClosed | BreakReason::ProcessGone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Epoch,
+        membership_table_tests::{Connected, view},
+        rejoin_backoff::tests::settings as any_settings,
+        stall::{Waits, WaitsFor},
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn settings() -> Settings {
+        let stall_limits = StallLimits { disk: SECOND, application: 2 * SECOND };
+        Settings { connect_timeout: SECOND, stall_limits, ..any_settings() }
+    }
+
+    /// Looks from the first node each tenth of a second, after the others have acted, until it gives some up. Returns
+    /// the time and these.
+    fn given_up(
+        tables: &mut Connected,
+        mut previous: Option<&mut Connected>,
+        mut act: impl FnMut(&mut Connected, Option<&mut Connected>),
+    ) -> (Duration, Vec<NodeId>) {
+        let mut appearance = Appearance::default();
+        for tenth in 0..1000 {
+            act(tables, previous.as_deref_mut());
+            tables.run();
+            previous.iter_mut().for_each(|previous| previous.run());
+            let both = Tables { table: &tables.tables[0], previous: previous.as_ref().map(|view| &view.tables[0]) };
+            let passed = SECOND / 10 * tenth;
+            let gone = appearance.look(Time::ZERO + passed, both, &settings());
+            if !gone.is_empty() {
+                return (passed, gone.into_iter().map(|(node, _)| node).collect());
+            }
+        }
+        panic!("nobody is given up");
+    }
+
+    #[test]
+    fn a_row_that_tells_of_new_endpoints_for_ever_is_not_believed_for_ever() {
+        let nodes = [1, 2, 3].map(NodeId);
+        let view = view(Epoch::FIRST, &nodes);
+        let quiet = given_up(&mut Connected::new(&view, 2), None, |_, _| {});
+        assert_eq!(quiet, (SECOND, vec![nodes[2]]), "the one that does not come");
+        let mut told = 0;
+        let (passed, gone) = given_up(&mut Connected::new(&view, 2), None, |view, _| {
+            told += 1;
+            view.tables[1].tell_endpoints(told);
+        });
+        assert_eq!(gone, [nodes[2]]);
+        assert!((3 * SECOND..=4 * SECOND).contains(&passed), "{passed:?}");
+    }
+
+    #[test]
+    fn a_member_that_says_for_ever_that_it_cleans_up_is_given_up() {
+        let nodes = [1, 2].map(NodeId);
+        let (before, after) = (view(Epoch::FIRST, &nodes), view(Epoch(Epoch::FIRST.0 + 1), &nodes));
+        let (mut previous, mut tables) = (Connected::new(&before, 2), Connected::new(&after, 1));
+        previous.tables[1].decide();
+        let mut at = 0;
+        let (passed, gone) = given_up(&mut tables, Some(&mut previous), |_, previous| {
+            at += 1;
+            let waits = Waits { waits_for: WaitsFor::Application, at };
+            previous.expect("a view before").tables[1].set_waits(0, Some(waits));
+        });
+        assert_eq!((passed, gone), (3 * SECOND * LINGERS_FOR, vec![nodes[1]]));
+    }
 }

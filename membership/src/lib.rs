@@ -34,6 +34,8 @@ mod lead;
 mod leases;
 mod machine;
 mod membership_table;
+#[cfg(test)]
+mod membership_table_tests;
 mod parameters;
 mod placement;
 mod planned_change;

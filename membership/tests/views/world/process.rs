@@ -230,12 +230,10 @@ impl Process {
                 let node = self.node();
                 for shard in view.shards.iter().filter(|shard| shard.members.contains(&node)) {
                     let count = received.get(&(view.epoch, shard.shard, node)).copied().unwrap_or_default();
-                    self.input(Input::Frozen {
-                        shard: shard.shard,
-                        count,
-                        stable: Seq(0),
-                        leased: self.leased.clone(),
-                    });
+                    // The most that this node can have read of the others' counts by now.
+                    let counts = shard.members.iter().map(|&node| received.get(&(view.epoch, shard.shard, node)));
+                    let stable = counts.map(|count| count.copied().unwrap_or_default()).min().unwrap_or_default();
+                    self.input(Input::Frozen { shard: shard.shard, count, stable, leased: self.leased.clone() });
                 }
             }
             Effect::Propose(proposal) => log.propose(now, self.node(), proposal),
