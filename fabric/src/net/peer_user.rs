@@ -89,6 +89,8 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const IPPROTO_TCP: u8 = 6;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
+/// The largest number of an error (`MAX_ERRNO` of the kernel).
+const MAX_ERRNO: i32 = 4095;
 
 /// Asks the kernel for the socket with these addresses, by `NETLINK_SOCK_DIAG`. It answers within the send.
 fn ask(own: SocketAddr, peer: SocketAddr) -> Result<Option<SocketEntry>, Errno> {
@@ -134,8 +136,9 @@ fn request(own: SocketAddr, peer: SocketAddr) -> Vec<u8> {
 /// The socket in the kernel's answer: `nlmsghdr` and `inet_diag_msg`, or `nlmsgerr`. None if it is malformed.
 fn entry(bytes: &[u8]) -> Option<Result<Option<SocketEntry>, Errno>> {
     let field = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let is_error = |number: &i32| (1..=MAX_ERRNO).contains(number);
     match u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?) {
-        NLMSG_ERROR => match Errno::from_raw_os_error((field(16)? as i32).checked_neg()?) {
+        NLMSG_ERROR => match Errno::from_raw_os_error((field(16)? as i32).checked_neg().filter(is_error)?) {
             Errno::NOENT => Some(Ok(None)),
             error => Some(Err(error)),
         },
