@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_block_is_used_again_once_nobody_reads_it() {
-        let region = Region::heap(RegionKind::Bulk, RegionKey(1), 64 + 2 * 16);
+        let region = Region::heap(RegionKind::Lent, RegionKey(1), 64 + 2 * 16);
         let mut lending = Lending::new(region.clone(), 64, 16, 2);
         let first = lending.copy(&(0..16), &[1; 16]).expect("two are free");
         lending.lend(first);

@@ -131,7 +131,8 @@ impl Malice {
 
     /// Writes something into memory that the peer has given this node.
     fn lie(&mut self, fabric: &mut impl Fabric, link: &PeerLink) {
-        let Some(remote) = self.pick(&link.remote).filter(|remote| remote.bytes >= 8) else { return };
+        let may_lie = |remote: &&RemoteRegion| remote.bytes >= 8 && remote.kind != RegionKind::Lent;
+        let Some(remote) = self.pick(&link.remote).filter(may_lie) else { return };
         let mut bytes = self.words();
         bytes.truncate(remote.bytes & !7);
         let places = (remote.bytes - bytes.len()) / 8;

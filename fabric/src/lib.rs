@@ -40,8 +40,8 @@
 //!   disconnected, a late write of its peer can't reach memory that a later group uses, nor memory that the application
 //!   was given. Of the work that this side had posted, the peer is told with the bytes that its buffers had by then, or
 //!   not at all.
-//! - **G7 bounds.** A write or read outside the region, or with a key that the endpoint was not given, harms nothing at
-//!   the target: it breaks the endpoint with a reason.
+//! - **G7 bounds.** A write or read outside the region or with a key that the endpoint was not given, and a write of a
+//!   [lent](RegionKind::Lent) region, harm nothing at the target: they break the endpoint with a reason.
 //!
 //! Bytes from a [`Source::Region`] are fetched at any time between the post and its local completion: a caller that
 //! needs a value as of now posts it inline.

@@ -1,4 +1,4 @@
-//! A fabric that notes which memory is exposed to which node.
+//! A fabric that notes which memory is exposed to which node for writing.
 
 use squall_fabric::{
     Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKey, RegionKind,
@@ -7,6 +7,7 @@ use squall_fabric::{
 
 pub(crate) struct Exposed<F> {
     inner: F,
+    /// The regions that nodes may write.
     given: Vec<(NodeId, RegionKey)>,
 }
 
@@ -15,12 +16,11 @@ impl<F: Fabric> Exposed<F> {
         Exposed { inner, given: Vec::new() }
     }
 
-    /// The number of regions that were exposed to more than one node, after a check that each of `nodes` was given
-    /// some.
+    /// The number of regions that more than one node may write, after a check that each of `nodes` may write some.
     #[track_caller]
     pub(crate) fn shared(&self, nodes: &[NodeId]) -> usize {
         for node in nodes {
-            assert!(self.given.iter().any(|(to, _)| to == node), "nothing was exposed to {node}");
+            assert!(self.given.iter().any(|(to, _)| to == node), "{node} may write nothing");
         }
         let mut given = self.given.clone();
         given.sort_unstable_by_key(|&(node, key)| (key, node));
@@ -40,7 +40,8 @@ unsafe impl<F: Fabric> Fabric for Exposed<F> {
     }
 
     fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
-        self.given.extend(expose.iter().map(|region| (peer, region.key())));
+        let writable = expose.iter().filter(|region| region.kind() != RegionKind::Lent);
+        self.given.extend(writable.map(|region| (peer, region.key())));
         self.inner.connect(peer, tag, expose, hello)
     }
 

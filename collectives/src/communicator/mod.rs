@@ -120,7 +120,7 @@ impl Communicator {
         let regions: Vec<Region> = (0..ranks).map(register).collect::<Result<_, _>>()?;
         let abort = fabric.register(RegionKind::Polled, ABORT_BYTES)?;
         let staging = fabric.register(RegionKind::Bulk, layout.staging_bytes())?;
-        let lent = fabric.register(RegionKind::Bulk, layout.lent_bytes())?;
+        let lent = fabric.register(RegionKind::Lent, layout.lent_bytes())?;
         let landing = fabric.register(RegionKind::Bulk, layout.landing_bytes())?;
         let lanes = (0..layout.lanes)
             .map(|lane| {
@@ -409,7 +409,7 @@ impl Communicator {
                 let expected = [
                     (RegionKind::Polled, self.layout.region_bytes()),
                     (RegionKind::Polled, ABORT_BYTES),
-                    (RegionKind::Bulk, self.layout.lent_bytes()),
+                    (RegionKind::Lent, self.layout.lent_bytes()),
                 ];
                 match remote {
                     &[region, abort, lent] if [region, abort, lent].map(|at| (at.kind, at.bytes)) == expected => {

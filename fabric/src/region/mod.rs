@@ -27,9 +27,35 @@ pub enum RegionKind {
     /// Message bodies: read only after a completion or an announcing word, so they may be received in place. A reader
     /// that comes earlier gets any mixture of bytes.
     Bulk,
+    /// Bulk memory that peers fetch from, and may not write.
+    Lent,
     /// A size without bytes: transfers of it take their time and move nothing. Reads give zeros. Only the simulator
     /// moves it.
     Phantom,
+}
+
+impl RegionKind {
+    /// Whether its bytes are accessed one by one, without regard to words.
+    #[inline]
+    pub(crate) fn is_bulk(self) -> bool {
+        matches!(self, RegionKind::Bulk | RegionKind::Lent)
+    }
+
+    /// The most that peers may do.
+    #[inline]
+    pub(crate) fn peer_access(self) -> PeerAccess {
+        match self {
+            RegionKind::Lent => PeerAccess::Read,
+            RegionKind::Polled | RegionKind::Bulk | RegionKind::Phantom => PeerAccess::Write,
+        }
+    }
+}
+
+/// The access of a peer to a region. One that may write may also read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PeerAccess {
+    Read,
+    Write,
 }
 
 /// The key that a peer must present to reach a region. It is random, so it can't be guessed.
@@ -49,10 +75,13 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// Whether `len` bytes at `offset` lie inside.
+    /// Whether a peer has this access to `len` bytes at `offset`: they lie inside, and are whole words if the region is
+    /// polled.
     #[inline]
-    pub(crate) fn holds(&self, offset: usize, len: usize) -> bool {
-        offset <= self.bytes && len <= self.bytes - offset
+    pub(crate) fn admits(&self, access: PeerAccess, offset: usize, len: usize) -> bool {
+        let is_inside = offset <= self.bytes && len <= self.bytes - offset;
+        let is_whole = self.kind != RegionKind::Polled || (offset.is_multiple_of(8) && len.is_multiple_of(8));
+        is_inside && is_whole && access <= self.kind.peer_access()
     }
 }
 
@@ -270,7 +299,7 @@ impl Region {
                 self.check(offset, into.len());
                 return into.fill(0);
             }
-            RegionKind::Bulk => {
+            RegionKind::Bulk | RegionKind::Lent => {
                 self.check(offset, into.len());
                 // SAFETY: the range was checked, and `into` is exclusive memory, thus no part of a region.
                 return unsafe {
@@ -290,7 +319,7 @@ impl Region {
         match self.0.kind {
             RegionKind::Polled => {}
             RegionKind::Phantom => return self.check(offset, from.len()),
-            RegionKind::Bulk => {
+            RegionKind::Bulk | RegionKind::Lent => {
                 self.check(offset, from.len());
                 // SAFETY: the range was checked, and `from` does not change, so that it is no part of the range.
                 return unsafe { bytes::write(from, self.0.base.as_ptr().add(offset)) };
@@ -300,8 +329,8 @@ impl Region {
         write_words(self.words(offset, from.len()), from);
     }
 
-    /// Copies `len` bytes to another bulk region, or to a place of this one that does not overlap. Phantoms move
-    /// nothing.
+    /// Copies `len` bytes to another bulk or lent region, or to a place of this one that does not overlap. Phantoms
+    /// move nothing.
     ///
     /// # Panics
     ///
@@ -369,7 +398,7 @@ mod tests {
     #[test]
     fn sizes_near_the_end_of_the_address_space_are_refused() {
         for bytes in [usize::MAX, usize::MAX - 7, usize::MAX - 63, usize::MAX - 64, isize::MAX as usize] {
-            for kind in [RegionKind::Polled, RegionKind::Bulk] {
+            for kind in [RegionKind::Polled, RegionKind::Bulk, RegionKind::Lent] {
                 assert!(panics(|| Region::heap(kind, RegionKey(1), bytes)), "{bytes} bytes");
                 assert!(check_size(kind, bytes).is_err(), "{bytes} bytes");
             }
@@ -381,7 +410,7 @@ mod tests {
 
     #[test]
     fn ranges_whose_end_overflows_lie_outside() {
-        for kind in [RegionKind::Polled, RegionKind::Bulk, RegionKind::Phantom] {
+        for kind in [RegionKind::Polled, RegionKind::Bulk, RegionKind::Lent, RegionKind::Phantom] {
             let region = Region::heap(kind, RegionKey(1), 64);
             for (offset, len) in [(8, usize::MAX - 7), (usize::MAX - 7, 8), (72, 0), (64, 8)] {
                 assert!(!region.holds(offset, len));

@@ -7,21 +7,40 @@ use rustix::io::Errno;
 use super::{
     hostile_tests::{TAG, World, recv},
     memory::{self, Access},
+    ring::{Descriptor, Kind, Origin},
     wire::Frame,
 };
-use crate::{Fabric, NodeId, RegionKind};
+use crate::{BreakReason, Fabric, NodeId, RegionKind};
 
 #[test]
-fn bulk_memory_can_not_be_mapped_writable_by_who_is_handed_it() {
+fn bulk_and_lent_memory_can_not_be_mapped_writable_by_who_is_handed_it() {
     let world = &mut World::new("bulk");
-    let bulk = world.node.register(RegionKind::Bulk, 4096).unwrap();
-    world.node.connect(NodeId(1), TAG, &[bulk], b"");
+    let regions = [RegionKind::Bulk, RegionKind::Lent].map(|kind| world.node.register(kind, 4096).unwrap());
+    world.node.connect(NodeId(1), TAG, &regions, b"");
     world.poll();
     let Some((Frame::Expose { .. }, fds)) = recv(&world.socket) else { panic!("nothing exposed") };
-    let map = |access| memory::map_foreign(fds[0].as_fd(), 4096, access);
-    assert!(map(Access::ReadOnly).is_ok());
-    let error = map(Access::ReadWrite).unwrap_err();
-    assert!(matches!(error, memory::ForeignError::System { cause: Errno::PERM, .. }), "{error:?}");
+    assert_eq!(fds.len(), regions.len());
+    for fd in &fds {
+        let map = |access| memory::map_foreign(fd.as_fd(), 4096, access);
+        assert!(map(Access::ReadOnly).is_ok());
+        let error = map(Access::ReadWrite).unwrap_err();
+        assert!(matches!(error, memory::ForeignError::System { cause: Errno::PERM, .. }), "{error:?}");
+        assert_eq!(rustix::io::pwrite(fd, &[1], 0), Err(Errno::PERM));
+    }
+}
+
+#[test]
+fn who_hands_over_a_write_of_lent_memory_loses_its_endpoint() {
+    let mut world = World::new("lent");
+    let lent = world.node.register(RegionKind::Lent, 4096).unwrap();
+    let (_, mut ring) = world.connected(std::slice::from_ref(&lent));
+    let kind = Kind::Write { to: lent.key(), offset: 0, imm: None };
+    world.push(&mut ring, &Descriptor { kind, from: Origin::Inline, len: 8 }, &[1; 8]);
+    assert_eq!(world.broken(), BreakReason::Access);
+    let mut bytes = [0xee; 8];
+    lent.read(0, &mut bytes);
+    assert_eq!(bytes, [0; 8]);
+    world.check_undisturbed();
 }
 
 #[test]

@@ -129,7 +129,7 @@ impl World {
     }
 
     #[track_caller]
-    fn broken(&mut self) -> BreakReason {
+    pub(super) fn broken(&mut self) -> BreakReason {
         wait(|| {
             self.poll();
             self.seen.iter().find_map(|completion| match completion {

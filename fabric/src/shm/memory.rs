@@ -41,6 +41,16 @@ pub(super) enum Access {
     ReadWrite,
 }
 
+impl Access {
+    /// The use that peers make of a region: they write polled memory alone, by their mapping.
+    pub(super) fn of_peers(kind: RegionKind) -> Access {
+        match kind {
+            RegionKind::Polled => Access::ReadWrite,
+            RegionKind::Bulk | RegionKind::Lent | RegionKind::Phantom => Access::ReadOnly,
+        }
+    }
+}
+
 fn map(fd: impl AsFd, bytes: usize, access: Access) -> Result<Mapping, Errno> {
     let prot = match access {
         Access::ReadOnly => ProtFlags::READ,
@@ -125,11 +135,7 @@ impl OwnMemory {
         control: &Control,
     ) -> Result<Region, Errno> {
         let key = RegionKey(random::number()?);
-        let peers = match kind {
-            RegionKind::Polled => Access::ReadWrite,
-            RegionKind::Bulk | RegionKind::Phantom => Access::ReadOnly,
-        };
-        let (fd, mapping) = create("squall-region", bytes, peers)?;
+        let (fd, mapping) = create("squall-region", bytes, Access::of_peers(kind))?;
         let memory = OwnMemory {
             fd: Arc::new(fd),
             describe: RemoteRegion { key, kind, bytes },
@@ -222,7 +228,9 @@ pub(super) fn local_end(region: &Region, offset: usize) -> End {
 fn end_at(at: *mut u8, kind: RegionKind, bytes: usize) -> End {
     let kind = match kind {
         RegionKind::Polled => EndKind::Polled,
-        RegionKind::Bulk | RegionKind::Phantom => EndKind::Bulk { uncached: bytes >= UNCACHED_BYTES },
+        RegionKind::Bulk | RegionKind::Lent | RegionKind::Phantom => {
+            EndKind::Bulk { uncached: bytes >= UNCACHED_BYTES }
+        }
     };
     End { at, kind }
 }

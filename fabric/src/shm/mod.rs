@@ -5,10 +5,10 @@
 //! Regions are anonymous files that peers map. Bytes for [`Polled`](crate::RegionKind::Polled) regions are stored by
 //! the poster, word by word, straight into the peer's memory. All else goes through a descriptor ring in shared memory,
 //! one per endpoint and direction: the receiver, in its `poll`, pulls the bytes from a read-only mapping of the
-//! sender's memory. Bulk memory is therefore never written by a peer, and a peer that was stopped in the middle of a
-//! copy can't resume it in memory that was given to the application (G6). Nor do bytes travel that a buffer gets after
-//! its endpoint was closed: the ring says so to a process that pulls or reads, and bytes that were copied then are not
-//! reported.
+//! sender's memory. Bulk memory, and what is lent, is therefore never written by a peer, and a peer that was stopped in
+//! the middle of a copy can't resume it in memory that was given to the application (G6). Nor do bytes travel that a
+//! buffer gets after its endpoint was closed: the ring says so to a process that pulls or reads, and bytes that were
+//! copied then are not reported.
 //!
 //! ```text
 //!   poster's thread                                    peer's thread

@@ -18,6 +18,7 @@ use crate::{
     BreakReason, INLINE_BYTES, Op, PostError, RegionKind, Slice, Source, Target, Token,
     check::{check_op, check_slice},
     graph::{Bytes, OwnedSlice},
+    region::PeerAccess,
 };
 
 /// The destination of a transfer's bytes.
@@ -184,7 +185,9 @@ impl Sending {
         let len = source.len();
         match into {
             Dest::Write(target) => {
-                let Some(remote) = find(up, target, len) else { return Issued::Break(BreakReason::Access) };
+                let Some(remote) = find(up, PeerAccess::Write, target, len) else {
+                    return Issued::Break(BreakReason::Access);
+                };
                 if remote.is_polled_or_none() && self.ring.is_idle() {
                     remote.push(core, source);
                     self.note(token, None, false);
@@ -195,8 +198,10 @@ impl Sending {
                 self.hand_over(up, core, source, kind, None, token)
             }
             Dest::WriteThenWord(target, word, word_target) => {
-                let Some(remote) = find(up, target, len) else { return Issued::Break(BreakReason::Access) };
-                let Some(PeerPlace::At(word_memory, offset)) = find(up, word_target, 8) else {
+                let Some(remote) = find(up, PeerAccess::Write, target, len) else {
+                    return Issued::Break(BreakReason::Access);
+                };
+                let Some(PeerPlace::At(word_memory, offset)) = find(up, PeerAccess::Write, word_target, 8) else {
                     return Issued::Break(BreakReason::Access);
                 };
                 if word_memory.describe.kind != RegionKind::Polled {
@@ -214,7 +219,7 @@ impl Sending {
                 self.hand_over(up, core, source, kind, Some((word, word_target)), token)
             }
             Dest::WriteWithImm(target, imm) => {
-                if find(up, target, len).is_none() {
+                if find(up, PeerAccess::Write, target, len).is_none() {
                     return Issued::Break(BreakReason::Access);
                 }
                 let kind = Kind::Write { to: target.region, offset: target.offset as u64, imm: Some(imm) };
@@ -307,7 +312,7 @@ impl Sending {
             return Issued::NotYet;
         }
         let len = into.len;
-        let memory = match find(up, from, len) {
+        let memory = match find(up, PeerAccess::Read, from, len) {
             None => return Issued::Break(BreakReason::Access),
             Some(PeerPlace::At(memory, _)) => memory,
             Some(PeerPlace::Nowhere) => {
@@ -370,10 +375,10 @@ impl PeerPlace<'_> {
 
 /// The place of `len` bytes at a target, if the peer lets this endpoint reach it.
 #[inline]
-fn find(up: &Up, target: Target, len: usize) -> Option<PeerPlace<'_>> {
+fn find(up: &Up, access: PeerAccess, target: Target, len: usize) -> Option<PeerPlace<'_>> {
     if len == 0 {
         return Some(PeerPlace::Nowhere);
     }
     let memory = up.remote(target.region)?;
-    memory.describe.holds(target.offset, len).then_some(PeerPlace::At(memory, target.offset))
+    memory.describe.admits(access, target.offset, len).then_some(PeerPlace::At(memory, target.offset))
 }

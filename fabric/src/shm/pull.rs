@@ -9,7 +9,7 @@ use super::{
     ring::{Descriptor, Kind, Origin},
     share::SharedCopy,
 };
-use crate::{BreakReason, Completion, Region, RegionKey, RegionKind, check::check_words, recvs::Recv};
+use crate::{BreakReason, Completion, Region, RegionKey, recvs::Recv, region::PeerAccess};
 
 /// The cost of a descriptor against a poll's budget besides its bytes, so that a peer that posts as fast as this side
 /// pulls can't keep a poll from returning.
@@ -167,8 +167,7 @@ fn exposed_at(exposed: &[Region], key: RegionKey, offset: u64, len: usize) -> Op
     let index = exposed.iter().position(|region| region.key() == key)?;
     let region = &exposed[index];
     let offset = usize::try_from(offset).ok()?;
-    let aligned = check_words(region.kind() == RegionKind::Polled, offset, len).is_ok();
-    (region.holds(offset, len) && aligned).then_some(Destination::Exposed(index, offset))
+    region.describe().admits(PeerAccess::Write, offset, len).then_some(Destination::Exposed(index, offset))
 }
 
 impl Pull {
@@ -212,8 +211,7 @@ impl Pull {
                     }
                 };
                 let offset = usize::try_from(offset).map_err(|_| Stop::Break(BreakReason::Access))?;
-                let aligned = check_words(source.describe.kind == RegionKind::Polled, offset, len).is_ok();
-                if !source.describe.holds(offset, len) || !aligned {
+                if !source.describe.admits(PeerAccess::Read, offset, len) {
                     return Err(Stop::Break(BreakReason::Access));
                 }
                 if up.ring.is_withdrawn() {

@@ -19,8 +19,9 @@
 //! | 12 | `Goodbye` | | |
 //! | 13 | `Share` | key u64, bytes u64 | the sealed memory |
 //!
-//! A text has its length (u16) before it. The start of a `Hello`, up to `from`, and all of a `Refuse` stay the same in
-//! all versions, so that nodes of different versions can name the mismatch.
+//! A region's kind is 0 if it is polled, 1 if bulk, 2 if lent. A text has its length (u16) before it. The start of a
+//! `Hello`, up to `from`, and all of a `Refuse` stay the same in all versions, so that nodes of different versions can
+//! name the mismatch.
 
 pub(super) use crate::wire::Malformed;
 use crate::{
@@ -181,8 +182,8 @@ impl Writer {
     fn region(&mut self, region: &RemoteRegion) -> &mut Writer {
         let kind = match region.kind {
             RegionKind::Polled => 0,
-            RegionKind::Bulk => 1,
-            RegionKind::Phantom => 2,
+            RegionKind::Bulk | RegionKind::Phantom => 1,
+            RegionKind::Lent => 2,
         };
         self.u64(region.key.0).u8(kind).u64(region.bytes as u64)
     }
@@ -213,6 +214,7 @@ impl Reader<'_> {
         let kind = match self.u8()? {
             0 => RegionKind::Polled,
             1 => RegionKind::Bulk,
+            2 => RegionKind::Lent,
             _ => return Err(Malformed("a region is of no known kind")),
         };
         let bytes = usize::try_from(self.u64()?).map_err(|_| Malformed("a region is too large"))?;
@@ -260,6 +262,7 @@ mod tests {
             Frame::Hello(hello.clone()),
             Frame::Welcome(hello),
             Frame::Expose { endpoint: 1, regions: vec![region; EXPOSE_REGIONS] },
+            Frame::Expose { endpoint: 1, regions: vec![RemoteRegion { kind: RegionKind::Lent, ..region }] },
             Frame::Expose { endpoint: 1, regions: vec![] },
             Frame::Offer(set_up.clone()),
             Frame::Accept { set_up, yours: 11 },

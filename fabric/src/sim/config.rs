@@ -205,6 +205,8 @@ listed! {
         KeyUnchecked,
         /// G7: bytes outside of the region are cut off, and the rest lands.
         BoundsCut,
+        /// G7: a peer writes a lent region.
+        LentWritable,
         /// G7: a wrong access harms nothing, and breaks nothing.
         AccessIgnored,
         /// A post beyond the queue's depth is dropped.

@@ -10,7 +10,7 @@ use super::{
     trace::TraceEvent,
     world::World,
 };
-use crate::{BreakReason, Completion, EndpointId, Region, RegionKind, Target, recvs::Recv};
+use crate::{BreakReason, Completion, EndpointId, Region, RegionKind, Target, recvs::Recv, region::PeerAccess};
 
 /// The result of looking up an access.
 enum Access {
@@ -103,14 +103,14 @@ impl World {
             }
             WorkKind::Write { to: target, imm, word } => {
                 if len > 0 {
-                    match self.access(e, *target, len) {
+                    match self.access(e, PeerAccess::Write, *target, len) {
                         Access::To(region, offset) => to = Some((region, offset)),
                         Access::Denied => return self.refuse(e, BreakReason::Access),
                         Access::Ignored => return None,
                     }
                 }
                 if let Some((word, target)) = word {
-                    match self.access(e, *target, 8) {
+                    match self.access(e, PeerAccess::Write, *target, 8) {
                         Access::To(region, offset) if is_word(&region, offset) => {
                             announce = Some((region, offset, *word));
                         }
@@ -183,8 +183,9 @@ impl World {
     }
 
     /// Finds the memory that a peer's operation names, among the regions that the peer was given.
-    fn access(&mut self, e: EndpointId, target: Target, len: usize) -> Access {
+    fn access(&mut self, e: EndpointId, access: PeerAccess, target: Target, len: usize) -> Access {
         let (any_key, any_region) = (self.sabotaged(Sabotage::KeyUnchecked), self.sabotaged(Sabotage::AnyRegion));
+        let access = if self.sabotaged(Sabotage::LentWritable) { PeerAccess::Read } else { access };
         let denied = if self.sabotaged(Sabotage::AccessIgnored) { Access::Ignored } else { Access::Denied };
         let Some(side) = self.side(e) else { return denied };
         let mut found = side.exposed.iter().find(|region| region.key() == target.region);
@@ -198,7 +199,7 @@ impl World {
             found = others.flat_map(|other| &other.exposed).find(|region| region.key() == target.region).cloned();
         }
         match found {
-            Some(region) if region.holds(target.offset, len) => Access::To(region, target.offset),
+            Some(region) if region.describe().admits(access, target.offset, len) => Access::To(region, target.offset),
             Some(region) if self.sabotaged(Sabotage::BoundsCut) && target.offset <= region.len() => {
                 Access::To(region, target.offset)
             }
@@ -208,7 +209,7 @@ impl World {
 
     /// The region that a read fetches from, if the reader may.
     pub(super) fn readable(&mut self, e: EndpointId, from: Target, len: usize) -> Option<Region> {
-        match self.access(e, from, len) {
+        match self.access(e, PeerAccess::Read, from, len) {
             Access::To(region, offset) if region.holds(offset, len) => Some(region),
             Access::To(..) | Access::Ignored => None,
             Access::Denied => self.refuse(e, BreakReason::Access),

@@ -23,7 +23,8 @@ const ARENA_BYTES: usize = 2048;
 const MAY_ASK: usize = 4;
 
 /// The exposed regions: a kind, a size; the key is the index and 1.
-const EXPOSED: [(RegionKind, usize); 3] = [(RegionKind::Polled, 64), (RegionKind::Bulk, 200), (RegionKind::Bulk, 1)];
+const EXPOSED: [(RegionKind, usize); 4] =
+    [(RegionKind::Polled, 64), (RegionKind::Bulk, 200), (RegionKind::Bulk, 1), (RegionKind::Lent, 40)];
 
 /// The buffers of receives, in turn.
 const RECVS: [(RegionKind, usize); 4] =
@@ -183,7 +184,9 @@ fn reachable(world: &World, mut stream: &[u8]) -> Vec<bool> {
         let Some(Header { kind, len }) = Header::decode(header) else { break };
         match kind {
             Kind::Write(Target { region, offset }) | Kind::WriteWithImm(Target { region, offset }, _) => {
-                if let Some(region) = world.exposed.iter().find(|exposed| exposed.key() == region) {
+                if let Some(region) = world.exposed.iter().find(|exposed| exposed.key() == region)
+                    && region.kind() != RegionKind::Lent
+                {
                     mark(region, offset, len);
                 }
             }
@@ -269,7 +272,8 @@ mod tests {
             ("empty", input(7, 3, &[31], &empty)),
             ("beyond-a-region", input(1, 0, &[3], &[frame(Kind::Write(at(2, 1)), 200)])),
             ("misaligned", input(1, 0, &[3], &[frame(Kind::Write(at(1, 4)), 8)])),
-            ("unknown-key", input(1, 0, &[3], &[frame(Kind::Write(at(4, 0)), 8)])),
+            ("unknown-key", input(1, 0, &[3], &[frame(Kind::Write(at(5, 0)), 8)])),
+            ("write-of-lent", input(1, 0, &[3], &[frame(Kind::Read(at(4, 1)), 39), frame(Kind::Write(at(4, 0)), 8)])),
             ("too-long-for-a-receive", input(2, 0, &[3], &[frame(Kind::Send, 101)])),
             ("unasked-answer", input(0, 0, &[3], &[frame(Kind::Answer, 8)])),
             ("too-many-reads", input(0, 0, &[3], &vec![frame(Kind::Read(at(1, 0)), 8); MAY_ASK + 1])),
@@ -280,9 +284,11 @@ mod tests {
 
     #[test]
     fn known_set_ups_are_read_or_refused() {
+        let region = |kind, key, bytes| Region::heap(kind, RegionKey(key), bytes);
         let regions =
-            [Region::heap(RegionKind::Polled, RegionKey(7), 64), Region::heap(RegionKind::Bulk, RegionKey(9), 13)];
-        let seeds = [("two-regions", set_up::encode(16, b"hello", &regions)), ("nothing", set_up::encode(1, b"", &[]))];
+            [region(RegionKind::Polled, 7, 64), region(RegionKind::Bulk, 9, 13), region(RegionKind::Lent, 11, 5)];
+        let seeds =
+            [("three-regions", set_up::encode(16, b"hello", &regions)), ("nothing", set_up::encode(1, b"", &[]))];
         replay("set_up", &seeds, set_up);
     }
 }

@@ -47,7 +47,7 @@ fn range(source: &Source<'_>) -> libc::iovec {
     let (base, iov_len) = match source {
         Source::Inline(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
         Source::Region(Slice { region, offset, len }) => {
-            debug_assert_eq!(region.kind(), RegionKind::Bulk, "the system takes only bulk memory as it is");
+            debug_assert!(region.kind().is_bulk(), "the system takes only bulk memory as it is");
             (region.address(*offset, *len).as_ptr(), *len)
         }
     };
@@ -79,7 +79,7 @@ pub(super) fn receive(
     (region, offset, len): (&Region, usize, usize),
     behind: &mut [u8],
 ) -> Result<usize, Errno> {
-    assert_eq!(region.kind(), RegionKind::Bulk, "the system fills only bulk memory as it is");
+    assert!(region.kind().is_bulk(), "the system fills only bulk memory as it is");
     let ranges = [
         libc::iovec { iov_base: region.address(offset, len).as_ptr().cast(), iov_len: len },
         libc::iovec { iov_base: behind.as_mut_ptr().cast(), iov_len: behind.len() },

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     BreakReason, Op, PostError, RegionKind, RemoteRegion, Source, Target, Token,
     check::{check_op, check_slice},
+    region::PeerAccess,
 };
 
 impl Endpoint {
@@ -48,18 +49,19 @@ impl Up {
     /// does no harm there.)
     #[inline]
     fn can_reach(&self, op: Op<'_>) -> bool {
-        let holds = |target: Target, len: usize| {
-            len == 0 || self.remote(target.region).is_some_and(|region| region.holds(target.offset, len))
+        let admits = |access: PeerAccess, target: Target, len: usize| {
+            len == 0 || self.remote(target.region).is_some_and(|region| region.admits(access, target.offset, len))
         };
+        let takes = |target: Target, len: usize| admits(PeerAccess::Write, target, len);
         match op {
-            Op::Write { source, target } | Op::WriteWithImm { source, target, .. } => holds(target, source.len()),
+            Op::Write { source, target } | Op::WriteWithImm { source, target, .. } => takes(target, source.len()),
             Op::WriteThenWord { source, target, word_target, .. } => {
                 let polled = |region: &RemoteRegion| region.kind == RegionKind::Polled;
-                holds(target, source.len())
-                    && holds(word_target, 8)
+                takes(target, source.len())
+                    && takes(word_target, 8)
                     && self.remote(word_target.region).is_some_and(polled)
             }
-            Op::Read { from, into } => holds(from, into.len),
+            Op::Read { from, into } => admits(PeerAccess::Read, from, into.len),
             Op::Send { .. } | Op::Recv { .. } => true,
         }
     }

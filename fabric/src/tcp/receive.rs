@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use super::frame::{HEADER_BYTES, Header, Kind};
 use crate::{
-    BreakReason, Completion, EndpointId, Region, RegionKind, Slice, Target, check::check_words, graph::OwnedSlice,
-    recvs::Recv,
+    BreakReason, Completion, EndpointId, Region, RegionKind, Slice, Target, graph::OwnedSlice, recvs::Recv,
+    region::PeerAccess,
 };
 
 /// The state that the peer's frames act on.
@@ -79,7 +79,7 @@ impl Receiver {
     /// begun.
     pub(super) fn place(&self) -> Option<(&Region, usize, usize)> {
         let body = self.body.as_ref()?;
-        (body.into.kind() == RegionKind::Bulk).then_some((&body.into, body.offset, body.left))
+        body.into.kind().is_bulk().then_some((&body.into, body.offset, body.left))
     }
 
     /// Takes note that the next `bytes` of the stream are in their place.
@@ -192,9 +192,9 @@ impl Local<'_> {
     fn admit(&self, header: &Header) -> Result<(Option<RegionOffset<'_>>, Then), BreakReason> {
         let len = header.len;
         match header.kind {
-            Kind::Write(to) => Ok((self.reach(to, len)?, Then::Nothing)),
+            Kind::Write(to) => Ok((self.reach(PeerAccess::Write, to, len)?, Then::Nothing)),
             Kind::WriteWithImm(to, imm) => match self.recvs.front() {
-                Some(_) => Ok((self.reach(to, len)?, Then::Receive { bytes: 0, imm: Some(imm) })),
+                Some(_) => Ok((self.reach(PeerAccess::Write, to, len)?, Then::Receive { bytes: 0, imm: Some(imm) })),
                 None => Err(BreakReason::ReceiverNotReady),
             },
             Kind::Send | Kind::SendWithImm(_) => {
@@ -218,13 +218,13 @@ impl Local<'_> {
 
     /// The range that a peer names, if it may reach it.
     #[inline]
-    fn reach(&self, at: Target, len: usize) -> Result<Option<RegionOffset<'_>>, BreakReason> {
+    fn reach(&self, access: PeerAccess, at: Target, len: usize) -> Result<Option<RegionOffset<'_>>, BreakReason> {
         if len == 0 {
             return Ok(None);
         }
         let region = self.exposed.iter().find(|region| region.key() == at.region).ok_or(BreakReason::Access)?;
-        let whole = check_words(region.kind() == RegionKind::Polled, at.offset, len).is_ok();
-        if region.holds(at.offset, len) && whole { Ok(Some((region, at.offset))) } else { Err(BreakReason::Access) }
+        let is_admitted = region.describe().admits(access, at.offset, len);
+        if is_admitted { Ok(Some((region, at.offset))) } else { Err(BreakReason::Access) }
     }
 
     /// Takes a request to read.
@@ -232,7 +232,8 @@ impl Local<'_> {
         if self.asked.len() >= self.may_ask {
             return Err(failed("it has more reads outstanding than its queue holds"));
         }
-        let from = self.reach(from, len)?.map(|(region, offset)| Slice { region, offset, len }.into());
+        let from =
+            self.reach(PeerAccess::Read, from, len)?.map(|(region, offset)| Slice { region, offset, len }.into());
         self.asked.push(from);
         Ok(())
     }
@@ -256,7 +257,7 @@ impl Local<'_> {
 
 /// The number of the bytes for a region that count as bulk.
 fn bulk_bytes(into: &Region, bytes: usize) -> u64 {
-    if into.kind() == RegionKind::Bulk { bytes as u64 } else { 0 }
+    if into.kind().is_bulk() { bytes as u64 } else { 0 }
 }
 
 /// The reason for a peer that breaks the rules.

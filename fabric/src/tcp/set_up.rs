@@ -4,7 +4,7 @@
 //!   depth u32 │ hello length u32 │ hello │ regions u32 │ regions × { key u64 │ bytes u64 │ kind u8 }
 //! ```
 //!
-//! All numbers are little-endian.
+//! All numbers are little-endian. A kind is 0 for polled, 1 for bulk, 2 for lent.
 
 use super::config::MAX_QUEUE_DEPTH;
 use crate::{
@@ -17,6 +17,7 @@ pub(super) const MAX_EXPOSED: usize = 4096;
 
 const POLLED: u8 = 0;
 const BULK: u8 = 1;
+const LENT: u8 = 2;
 
 const REGION_BYTES: usize = 17;
 
@@ -33,7 +34,11 @@ pub(super) fn encode(depth: usize, hello: &[u8], exposed: &[Region]) -> Vec<u8> 
     let mut out = Writer(Vec::with_capacity(12 + hello.len() + REGION_BYTES * exposed.len()));
     out.u32(depth as u32).u32(hello.len() as u32).bytes(hello).u32(exposed.len() as u32);
     for region in exposed {
-        let kind = if region.kind() == RegionKind::Polled { POLLED } else { BULK };
+        let kind = match region.kind() {
+            RegionKind::Polled => POLLED,
+            RegionKind::Bulk | RegionKind::Phantom => BULK,
+            RegionKind::Lent => LENT,
+        };
         out.u64(region.key().0).u64(region.len() as u64).u8(kind);
     }
     out.0
@@ -56,6 +61,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<SetUp> {
         let kind = match rest.u8().ok()? {
             POLLED => RegionKind::Polled,
             BULK => RegionKind::Bulk,
+            LENT => RegionKind::Lent,
             _ => return None,
         };
         Some(RemoteRegion { key, kind, bytes })
@@ -69,8 +75,9 @@ mod tests {
     use super::*;
 
     fn good() -> Vec<u8> {
+        let region = |kind, key, bytes| Region::heap(kind, RegionKey(key), bytes);
         let regions =
-            [Region::heap(RegionKind::Polled, RegionKey(7), 64), Region::heap(RegionKind::Bulk, RegionKey(9), 13)];
+            [region(RegionKind::Polled, 7, 64), region(RegionKind::Bulk, 9, 13), region(RegionKind::Lent, 11, 5)];
         encode(16, b"hello", &regions)
     }
 
@@ -80,7 +87,8 @@ mod tests {
         assert_eq!((set_up.depth, &set_up.hello[..]), (16, &b"hello"[..]));
         let polled = RemoteRegion { key: RegionKey(7), kind: RegionKind::Polled, bytes: 64 };
         let bulk = RemoteRegion { key: RegionKey(9), kind: RegionKind::Bulk, bytes: 13 };
-        assert_eq!(set_up.remote, [polled, bulk]);
+        let lent = RemoteRegion { key: RegionKey(11), kind: RegionKind::Lent, bytes: 5 };
+        assert_eq!(set_up.remote, [polled, bulk, lent]);
     }
 
     #[test]

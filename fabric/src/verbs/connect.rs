@@ -204,7 +204,7 @@ fn expose_all(qp: &mut Qp, core: &mut Core, expose: &[Region]) -> io::Result<(Ve
         let key = match region.len() {
             // Nothing can be reached there.
             0 => 0,
-            bytes => qp.add_window(core.memories.registration(region)?, addr, bytes)?,
+            bytes => qp.add_window(core.memories.registration(region)?, addr, bytes, region.kind().peer_access())?,
         };
         regions.push(Exposed { describe: region.describe(), addr, key });
     }

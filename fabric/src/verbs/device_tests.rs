@@ -142,6 +142,31 @@ fn a_peer_reaches_what_was_exposed_to_its_endpoint_alone() {
     assert_eq!(tables[0].load(0), 43);
 }
 
+/// A window on lent memory has no right to write, whatever the peer's own checks say.
+#[test]
+fn a_peer_reads_what_is_lent_and_can_not_write_it() {
+    let Some(mut nodes) = nodes::<2>("lent") else { return };
+    let lent = nodes[0].register(RegionKind::Lent, 64).expect("memory");
+    lent.write(0, &[7; 64]);
+    let [own, _] = connect(&mut nodes, 1, 1, std::slice::from_ref(&lent));
+    let into = nodes[1].register(RegionKind::Bulk, 64).expect("memory");
+    let from = Target { region: lent.key(), offset: 0 };
+    let read = Op::Read { from, into: Slice { region: &into, offset: 0, len: 64 } };
+    nodes[1].post(own, read, Token(2)).expect("a post");
+    until(&mut nodes, |_, completion| match completion {
+        Completion::Done { token: Token(2), result, .. } => result.ok(),
+        _ => None,
+    });
+    let mut bytes = [0; 64];
+    into.read(0, &mut bytes);
+    assert_eq!(bytes, [7; 64]);
+    let told = told(&mut nodes[1], own)[0];
+    let forged = Exposed { describe: RemoteRegion { kind: RegionKind::Bulk, ..told.describe }, ..told };
+    assert_eq!(breach(&mut nodes, 1, own, forged, false), BreakReason::Access);
+    lent.read(0, &mut bytes);
+    assert_eq!(bytes, [7; 64], "lent memory was written");
+}
+
 /// Memory that can't be registered breaks the endpoint with the next poll, whatever is outstanding on it.
 #[test]
 fn a_refused_post_breaks_at_once() {

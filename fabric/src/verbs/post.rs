@@ -14,6 +14,7 @@ use super::{
 use crate::{
     BreakReason, Op, PostError, Region, RegionKind, Slice, Source, Target, Token,
     check::{check_op, check_slice},
+    region::PeerAccess,
 };
 
 /// Work after the checks for a caller's errors.
@@ -82,17 +83,18 @@ fn translate<'a>(theirs: &SetUp, core: &mut Core, op: Op<'a>, token: Token) -> i
     const ACCESS: Checked<'_> = Checked::Breach(BreakReason::Access);
     let (verb, source, polled, then) = match op {
         Op::Write { source, target } => {
-            let Some((to, polled)) = place(theirs, target, source.len()) else { return Ok(ACCESS) };
+            let Some((to, polled)) = place(theirs, PeerAccess::Write, target, source.len()) else { return Ok(ACCESS) };
             (Verb::Write { to, imm: None }, source, polled, None)
         }
         Op::WriteWithImm { source, target, imm } => {
-            let Some((to, polled)) = place(theirs, target, source.len()) else { return Ok(ACCESS) };
+            let Some((to, polled)) = place(theirs, PeerAccess::Write, target, source.len()) else { return Ok(ACCESS) };
             (Verb::Write { to, imm: Some(imm) }, source, polled, None)
         }
         Op::WriteThenWord { source, target, word, word_target } => {
-            let (Some((to, _)), Some((word_to, true))) =
-                (place(theirs, target, source.len()), place(theirs, word_target, 8))
-            else {
+            let (Some((to, _)), Some((word_to, true))) = (
+                place(theirs, PeerAccess::Write, target, source.len()),
+                place(theirs, PeerAccess::Write, word_target, 8),
+            ) else {
                 return Ok(ACCESS);
             };
             (Verb::Write { to, imm: None }, source, true, Some((word, word_to)))
@@ -110,7 +112,7 @@ fn translate<'a>(theirs: &SetUp, core: &mut Core, op: Op<'a>, token: Token) -> i
             (Verb::Send { imm }, source, false, None)
         }
         Op::Read { from, into } => {
-            let Some((from, _)) = place(theirs, from, into.len) else { return Ok(ACCESS) };
+            let Some((from, _)) = place(theirs, PeerAccess::Read, from, into.len) else { return Ok(ACCESS) };
             // A write of nothing keeps the order where there is nothing to read.
             let verb = if into.len > 0 { Verb::Read { from } } else { Verb::Write { to: NOWHERE, imm: None } };
             (verb, Source::Region(into), false, None)
@@ -137,11 +139,11 @@ const NOWHERE: Remote = Remote { addr: 0, key: 0 };
 
 /// The place of `len` bytes at a target, and whether it is polled, if the peer lets this endpoint reach it.
 #[inline]
-fn place(theirs: &SetUp, target: Target, len: usize) -> Option<(Remote, bool)> {
+fn place(theirs: &SetUp, access: PeerAccess, target: Target, len: usize) -> Option<(Remote, bool)> {
     if len == 0 {
         return Some((NOWHERE, false));
     }
-    let exposed = find(theirs, target.region).filter(|exposed| exposed.describe.holds(target.offset, len))?;
+    let exposed = find(theirs, target.region).filter(|exposed| exposed.describe.admits(access, target.offset, len))?;
     let Exposed { describe, addr, key } = *exposed;
     Some((Remote { addr: addr.wrapping_add(target.offset as u64), key }, describe.kind == RegionKind::Polled))
 }

@@ -21,6 +21,7 @@ use super::{
     device::{Context, Mr, Pd, check, object, report},
     window::Window,
 };
+use crate::region::PeerAccess;
 
 /// A port's link layer (`IBV_LINK_LAYER_INFINIBAND`); all others address by GID.
 pub(super) const INFINIBAND: u8 = 1;
@@ -274,11 +275,12 @@ impl Qp {
         Ok(Qp { raw, room, windows: Vec::new(), is_destroyed: false, pd: Arc::clone(pd), _cq: Arc::clone(cq) })
     }
 
-    /// Makes a window on `bytes` bytes at `addr`, for a request to bind. Returns the key by which a peer reaches them.
+    /// Makes a window for this access to `bytes` bytes at `addr`, for a request to bind. Returns the key by which a
+    /// peer reaches them.
     ///
     /// The memory is registered as `mr`, and stays so until the queue pair is destroyed.
-    pub(super) fn add_window(&mut self, mr: &Mr, addr: u64, bytes: usize) -> io::Result<u32> {
-        let window = Window::new(&self.pd, mr, addr, bytes)?;
+    pub(super) fn add_window(&mut self, mr: &Mr, addr: u64, bytes: usize, access: PeerAccess) -> io::Result<u32> {
+        let window = Window::new(&self.pd, mr, addr, bytes, access)?;
         let key = window.key;
         self.windows.push(window);
         Ok(key)

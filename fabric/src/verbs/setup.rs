@@ -13,6 +13,8 @@
 //! 12  first packet (4)
 //! 16  its watch's address (8)
 //! ```
+//!
+//! A kind is 0 for polled, 1 for bulk, 2 for lent.
 
 use crate::{
     HELLO_BYTES, RegionKey, RegionKind, RemoteRegion,
@@ -79,6 +81,7 @@ impl SetUp {
             let kind = match describe.kind {
                 RegionKind::Polled => 0,
                 RegionKind::Bulk | RegionKind::Phantom => 1,
+                RegionKind::Lent => 2,
             };
             out.u64(describe.key.0).u64(*addr).u64(describe.bytes as u64).u32(*key).u8(kind);
         }
@@ -122,6 +125,7 @@ impl SetUp {
             let kind = match rest.u8()? {
                 0 => RegionKind::Polled,
                 1 => RegionKind::Bulk,
+                2 => RegionKind::Lent,
                 _ => return Err(Malformed::Field("there is no such kind of region")),
             };
             if addr.checked_add(bytes).is_none() {
@@ -155,7 +159,7 @@ mod tests {
             watch_key: 5,
             gid: [9; 16],
             hello: b"hello".to_vec(),
-            regions: vec![region(1, RegionKind::Polled), region(2, RegionKind::Bulk)],
+            regions: vec![region(1, RegionKind::Polled), region(2, RegionKind::Bulk), region(3, RegionKind::Lent)],
         }
     }
 

@@ -18,7 +18,7 @@
 use std::io;
 
 use super::{memory::Memories, post, queue::Qp};
-use crate::{Region, RegionKind};
+use crate::{Region, RegionKind, region::PeerAccess};
 
 /// The announcement of one endpoint to its peer.
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ impl Watch {
     /// Exposes it to the peer of a queue pair. Returns the address that the peer writes, and its key.
     pub(super) fn expose(&self, qp: &mut Qp, memories: &mut Memories) -> io::Result<(u64, u32)> {
         let addr = post::address(&self.slab, self.offset, 8);
-        Ok((addr, qp.add_window(memories.registration(&self.slab)?, addr, 8)?))
+        Ok((addr, qp.add_window(memories.registration(&self.slab)?, addr, 8, PeerAccess::Write)?))
     }
 
     /// Whether the peer sleeps, or is about to, and must be told now.

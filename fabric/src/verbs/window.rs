@@ -1,8 +1,9 @@
 //! Memory windows: the parts of memory that the peer of one endpoint may reach.
 //!
 //! A registration has no rights for peers. What an endpoint exposes gets a window of type 2, which its queue pair binds
-//! to the memory with its first requests. The window's key serves on that queue pair alone: a peer that presents it
-//! through another endpoint is refused by the device. A window ends before its queue pair, and with it the key.
+//! to the memory with its first requests, for reads alone if the memory is lent. The window's key serves on that queue
+//! pair alone: a peer that presents it through another endpoint is refused by the device. A window ends before its
+//! queue pair, and with it the key.
 //!
 //! A protection domain for each peer would separate peers as well. But requests name local memory by a registration of
 //! their own domain. So whatever is sent to several peers would be registered, and its pages locked, once for each.
@@ -14,6 +15,7 @@ use rdma_sys::{
 };
 
 use super::device::{Mr, Pd, check, object};
+use crate::region::PeerAccess;
 
 /// The most bytes of a window: devices count them in 32 bits.
 pub(super) const MAX_WINDOW: usize = u32::MAX as usize;
@@ -26,6 +28,7 @@ pub(super) struct Window {
     mr: *mut ibv_mr,
     addr: u64,
     bytes: u64,
+    access: PeerAccess,
     _pd: Arc<Pd>,
 }
 
@@ -34,8 +37,9 @@ pub(super) struct Window {
 unsafe impl Send for Window {}
 
 impl Window {
-    /// A window on `bytes` bytes at `addr`, which lie in memory that is registered as `mr`. It is not bound yet.
-    pub(super) fn new(pd: &Arc<Pd>, mr: &Mr, addr: u64, bytes: usize) -> io::Result<Window> {
+    /// A window for this access to `bytes` bytes at `addr`, which lie in memory that is registered as `mr`. It is not
+    /// bound yet.
+    pub(super) fn new(pd: &Arc<Pd>, mr: &Mr, addr: u64, bytes: usize, access: PeerAccess) -> io::Result<Window> {
         // SAFETY: the domain lives, for as long as the window, which holds it.
         let raw = unsafe { ibv_alloc_mw(pd.raw(), ibv_mw_type::IBV_MW_TYPE_2) };
         let raw = object(raw.ok_or(io::ErrorKind::Unsupported)?)?;
@@ -43,12 +47,16 @@ impl Window {
         let unbound = unsafe { raw.as_ref().rkey };
         // The lowest byte is the binder's to choose, and must be another than before.
         let key = unbound & !0xff | unbound.wrapping_add(1) & 0xff;
-        Ok(Window { raw, key, mr: mr.raw(), addr, bytes: bytes as u64, _pd: Arc::clone(pd) })
+        Ok(Window { raw, key, mr: mr.raw(), addr, bytes: bytes as u64, access, _pd: Arc::clone(pd) })
     }
 
-    /// The request's part that binds it, for reads and writes of the peer.
+    /// The request's part that binds it.
     pub(super) fn binding(&self) -> bind_mw_t {
-        let rights = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+        let read = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+        let rights = match self.access {
+            PeerAccess::Read => read,
+            PeerAccess::Write => read | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0,
+        };
         let bind_info = ibv_mw_bind_info { mr: self.mr, addr: self.addr, length: self.bytes, mw_access_flags: rights };
         bind_mw_t { mw: self.raw.as_ptr(), rkey: self.key, bind_info }
     }

@@ -145,6 +145,7 @@ const BITES: &[(&str, &[Sabotage])] = {
         ("a_peer_keeps_to_its_regions", &[AnyRegion, KeyUnchecked]),
         ("a_wrong_key_breaks", &[KeyUnchecked, AccessIgnored, SilentBreak]),
         ("outside_of_a_region_breaks", &[BoundsCut, AccessIgnored]),
+        ("a_lent_region_is_read_and_not_written", &[LentWritable, AccessIgnored]),
         ("a_full_queue_says_so", &[DropWhenFull, NoRoom]),
         ("a_full_receive_queue_says_so", &[DropWhenFull, NoRoom]),
         ("an_endpoint_takes_some_receives", &[FewReceives]),

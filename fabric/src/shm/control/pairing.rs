@@ -15,7 +15,7 @@ use super::{
     thread::Thread,
 };
 use crate::{
-    BreakReason, EndpointId, GroupTag, RegionKey, RegionKind, RemoteRegion,
+    BreakReason, EndpointId, GroupTag, RegionKey, RemoteRegion,
     control::{Counterpart, LinkId, MAX_OFFERS, Medium, PairingEffect, PairingMessage, Untaken},
     shm::{
         memory::{Access, Handle, PeerMemory},
@@ -198,11 +198,7 @@ fn take_exposed(
         if memories.len() >= MAX_EXPOSED {
             return Err(Malformed("it exposes more regions to an endpoint than a node may"));
         }
-        let access = match region.kind {
-            RegionKind::Polled => Access::ReadWrite,
-            RegionKind::Bulk | RegionKind::Phantom => Access::ReadOnly,
-        };
-        match PeerMemory::map(fd.as_fd(), *region, access) {
+        match PeerMemory::map(fd.as_fd(), *region, Access::of_peers(region.kind)) {
             Ok(memory) => memories.push(memory),
             Err(error) => *exposed = Err(format!("{}: {error}", link.node)),
         }

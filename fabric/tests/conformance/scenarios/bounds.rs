@@ -1,6 +1,6 @@
 //! G7: the effect of a wrong access.
 
-use squall_fabric::{BreakReason, Op, RegionKey, RegionKind, Target, Token};
+use squall_fabric::{BreakReason, Op, RegionKey, RegionKind, Source, Target, Token};
 
 use crate::rig::{Rig, Verdict, bytes_of, ensure, inline, slice};
 
@@ -67,5 +67,42 @@ fn denied_partly(rig: &mut Rig<'_>) -> Verdict {
     rig.post(0, pair.ends[0], write, Token::UNSIGNALED)?;
     rig.both_broken(&pair, &BreakReason::Access)?;
     ensure!(bytes_of(&table) == [0; 256], "G7: the part of a write that lies inside of the region landed");
+    Ok(())
+}
+
+/// A lent region is read by its peers. A write of it breaks the endpoint, whatever the write carries besides.
+pub(crate) fn a_lent_region_is_read_and_not_written(rig: &mut Rig<'_>) -> Verdict {
+    const LEN: usize = 6000;
+    for what in ["short", "long", "immediate", "announced", "word"] {
+        let lent = rig.region(1, RegionKind::Lent, LEN)?;
+        let words = rig.region(1, RegionKind::Polled, 8)?;
+        let inbox = rig.region(1, RegionKind::Bulk, 8)?;
+        let [mine, source] = [rig.region(0, RegionKind::Bulk, LEN)?, rig.region(0, RegionKind::Bulk, LEN)?];
+        let pair = rig.pair(&[lent.clone(), words.clone()])?;
+        let kind = pair.remote[0][0].kind;
+        ensure!(kind == RegionKind::Lent, "a lent region was told as {kind:?}");
+        lent.write(0, &[0xaa; LEN]);
+        let read = Op::Read { from: pair.at(0, 0, 3), into: slice(&mine, 0, LEN - 3) };
+        let read = rig.post_signaled(0, pair.ends[0], read)?;
+        rig.done(0, pair.ends[0], read)?;
+        ensure!(bytes_of(&mine)[..LEN - 3] == [0xaa; LEN - 3], "a lent region was not read");
+        let recv = rig.token();
+        rig.post(1, pair.ends[1], Op::Recv { into: slice(&inbox, 0, 8) }, recv)?;
+        let (target, word_target) = (pair.at(0, 0, 8), pair.at(0, 1, 0));
+        let short = inline(&[0xcc; 64]);
+        let op = match what {
+            "short" => Op::Write { source: short, target },
+            "long" => Op::Write { source: Source::Region(slice(&source, 0, LEN - 8)), target },
+            "immediate" => Op::WriteWithImm { source: short, target, imm: 1 },
+            "announced" => Op::WriteThenWord { source: short, target, word: 1, word_target },
+            _ => Op::WriteThenWord { source: inline(&[]), target, word: 1, word_target: target },
+        };
+        let token = rig.token();
+        rig.post(0, pair.ends[0], op, token)?;
+        rig.both_broken(&pair, &BreakReason::Access)?;
+        rig.settle()?;
+        ensure!(bytes_of(&lent) == [0xaa; LEN], "G7: a {what} write of a lent region took effect");
+        ensure!(words.load(0) == 0, "G7: a denied write of a lent region was announced");
+    }
     Ok(())
 }

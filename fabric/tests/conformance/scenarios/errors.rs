@@ -64,11 +64,15 @@ pub(crate) fn a_refused_post_takes_no_effect(rig: &mut Rig<'_>) -> Verdict {
 
 /// A region has at least a byte, a polled one whole words, and begins with zeros.
 pub(crate) fn a_region_has_a_size(rig: &mut Rig<'_>) -> Verdict {
-    for (kind, bytes) in [(RegionKind::Bulk, 0), (RegionKind::Polled, 0), (RegionKind::Polled, 12)] {
+    for (kind, bytes) in
+        [(RegionKind::Bulk, 0), (RegionKind::Lent, 0), (RegionKind::Polled, 0), (RegionKind::Polled, 12)]
+    {
         let result = rig.region(0, kind, bytes);
         ensure!(result.is_err(), "a {kind:?} region of {bytes} bytes was registered");
     }
-    for (kind, bytes) in [(RegionKind::Bulk, 1), (RegionKind::Bulk, 4097), (RegionKind::Polled, 8)] {
+    for (kind, bytes) in
+        [(RegionKind::Bulk, 1), (RegionKind::Bulk, 4097), (RegionKind::Lent, 5), (RegionKind::Polled, 8)]
+    {
         let region = rig.region(0, kind, bytes)?;
         ensure!((region.kind(), region.len()) == (kind, bytes), "registered {region:?} instead of {bytes} bytes");
         ensure!(bytes_of(&region).iter().all(|byte| *byte == 0), "registered memory is not zeroed");

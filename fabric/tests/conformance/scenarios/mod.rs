@@ -81,7 +81,7 @@ scenarios! {
         no_write_after_disconnect, no_bytes_in_memory_given_back, what_is_left_behind_keeps_its_bytes,
         an_endpoint_keeps_to_its_regions, a_peer_keeps_to_its_regions,
     }
-    bounds { a_wrong_key_breaks, outside_of_a_region_breaks }
+    bounds { a_wrong_key_breaks, outside_of_a_region_breaks, a_lent_region_is_read_and_not_written }
     queue { a_full_queue_says_so, a_full_receive_queue_says_so, an_endpoint_takes_some_receives }
     chaos { any_use_keeps_the_rules }
     graph {
