@@ -109,7 +109,7 @@ impl Mirror {
     #[inline]
     pub(crate) fn acknowledge(&mut self, arrived: u64) -> Result<(), Misbehaved> {
         if arrived > self.arrived {
-            self.check_end(arrived)?;
+            self.check_end(self.arrived, arrived)?;
             self.arrived = arrived;
         }
         Ok(())
@@ -119,7 +119,7 @@ impl Mirror {
     #[inline]
     pub(crate) fn free(&mut self, freed: u64) -> Result<(), Misbehaved> {
         if freed > self.freed {
-            self.check_end(freed)?;
+            self.check_end(self.freed, freed)?;
             self.freed = freed;
             // A record that was taken out has arrived.
             self.arrived = self.arrived.max(freed);
@@ -127,13 +127,15 @@ impl Mirror {
         Ok(())
     }
 
-    /// Checks a reported position. A receiver counts whole records, and only posted ones.
+    /// Checks a reported position behind an earlier one. A receiver counts whole records, and only posted ones. Those
+    /// between are passed one by one, since a payload may look like a record.
     #[inline]
-    fn check_end(&self, position: u64) -> Result<(), Misbehaved> {
-        let is_end = position.is_multiple_of(8)
-            && position <= self.posted
-            && (position == self.written || self.ring.header(position).is_some());
-        if is_end { Ok(()) } else { Err(Misbehaved) }
+    fn check_end(&self, from: u64, position: u64) -> Result<(), Misbehaved> {
+        let mut at = from;
+        while at < position && position <= self.posted {
+            at += self.ring.header(at).ok_or(Misbehaved)?.label.record_bytes();
+        }
+        if at == position { Ok(()) } else { Err(Misbehaved) }
     }
 
     /// Treats written records as arrived, because the receiver is this rank itself.
@@ -236,6 +238,20 @@ mod tests {
             assert_eq!(stamps(mirror.not_freed(9)), [5, 6, 7]);
             assert_eq!((mirror.arrived, mirror.freed), (arrived, 0));
         }
+    }
+
+    #[test]
+    fn a_payload_that_looks_like_a_record_is_none() {
+        let mut mirror = Mirror::new(Ring::new(Region::heap(RegionKind::Polled, RegionKey(0), 1024), 0, 1024));
+        let header = Header { stamp: Timestamp::from_nanos(9), label: Label::new(0, u32::MAX) };
+        let payload = header.encode(16).map(u64::to_ne_bytes).concat();
+        mirror.write(5, 50, &payload);
+        mirror.write(6, 60, &[]);
+        mirror.posted = mirror.written;
+        assert_eq!(mirror.ring.header(16), Some(header));
+        assert_eq!([mirror.acknowledge(16), mirror.free(16)], [Err(Misbehaved); 2]);
+        assert_eq!([mirror.acknowledge(32), mirror.free(32)], [Ok(()); 2]);
+        assert_eq!(stamps(mirror.on_their_way(9)), [6]);
     }
 
     #[test]
