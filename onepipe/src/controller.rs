@@ -60,6 +60,7 @@ pub struct Settlement {
     /// The ranks that were removed since the last settlement.
     pub failed: Vec<usize>,
     /// The timestamp that bounds the failed ranks' reliable messages: those with lower wide timestamps are delivered by
-    /// all receivers, all others by none.
+    /// all receivers, all others by none. A rank takes one beyond its own barrier, which no ranks that keep the
+    /// protocol report, to be that barrier.
     pub failure_timestamp: u64,
 }

@@ -2,7 +2,7 @@
 //!
 //! A rank's barrier promises that nothing earlier will come from it. In a flat group every rank tells its barrier to
 //! all others. In a hierarchy a rank tells its [parent](place) the least of its own barrier and those that it is told,
-//! and is told the least of all.
+//! and is told the least of all. Its own is among these, so it accepts no more than it has told.
 
 mod place;
 
@@ -111,12 +111,14 @@ impl Barriers {
         }
     }
 
-    /// The barrier of all.
+    /// The barrier of all. It is never beyond this rank's own, nor those that this rank is told, whatever the parent
+    /// says.
     #[inline]
     pub(crate) fn all(&self, mode: Mode) -> u64 {
+        let told = self.told[mode.index()].least();
         match self.place {
-            BarrierPlace::Tree { parent: Some(_), .. } => self.from_parent[mode.index()],
-            BarrierPlace::Flat | BarrierPlace::Tree { parent: None, .. } => self.told[mode.index()].least(),
+            BarrierPlace::Tree { parent: Some(_), .. } => told.min(self.from_parent[mode.index()]),
+            BarrierPlace::Flat | BarrierPlace::Tree { parent: None, .. } => told,
         }
     }
 }
@@ -159,5 +161,18 @@ mod tests {
         assert_eq!(barriers.all(MODE), 3);
         assert_eq!([0, 2, 4].map(|rank| barriers.tells(rank)), [Tells::Up, Tells::Down, Tells::Nothing]);
         assert_eq!([2, 3, 4, 7].map(|stamp| barriers.waits_for(MODE, stamp)), [None, Some(0), Some(3), Some(3)]);
+    }
+
+    #[test]
+    fn a_parent_that_claims_too_much_is_believed_as_far_as_this_rank_has_told() {
+        let place = BarrierPlace::Tree { parent: Some(0), children: vec![2] };
+        let mut barriers = Barriers::new(1, place, &[true; 3]);
+        barriers.hear_down(MODE, 0, u64::MAX);
+        assert_eq!(barriers.all(MODE), 0);
+        barriers.set_own(MODE, 5);
+        barriers.hear(MODE, 2, 7);
+        assert_eq!(barriers.all(MODE), 5);
+        barriers.set_own(MODE, 9);
+        assert_eq!(barriers.all(MODE), 7);
     }
 }

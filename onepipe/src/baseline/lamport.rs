@@ -48,13 +48,15 @@ impl Stamps for Logical {
 
     #[inline]
     fn hear_want(&mut self, stamp: u64) {
-        self.next = self.next.max(stamp + 1);
+        self.next = self.next.max(stamp.saturating_add(1));
     }
 
     #[inline]
     fn stamp(&mut self) -> Option<u64> {
-        self.next += 1;
-        Some(self.next - 1)
+        let stamp = self.next;
+        // Other ranks may have led this one to the end of all timestamps.
+        self.next = stamp.checked_add(1)?;
+        Some(stamp)
     }
 
     #[inline]
@@ -82,5 +84,7 @@ mod tests {
         assert_eq!(logical.stamp(), Some(10));
         logical.hear(0, 20);
         assert_eq!(logical.stamp(), Some(20));
+        logical.hear_want(u64::MAX);
+        assert_eq!((logical.stamp(), logical.promise()), (None, u64::MAX));
     }
 }

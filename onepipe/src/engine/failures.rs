@@ -62,13 +62,14 @@ impl<S: Stamps> Engine<S> {
         let failed: BTreeSet<usize> = settlement.failed.iter().copied().filter(is_new).collect();
         self.advance(now);
         self.give_back(&failed);
+        // No rank has accepted a barrier beyond this rank's own, whatever the ranks that stay have reported.
+        let failure_timestamp = settlement.failure_timestamp.min(self.barriers.own(Mode::Reliable));
         for &rank in &failed {
             // All messages below the timestamp have come before they were acknowledged.
-            self.orders[Mode::Reliable.index()].close(rank, settlement.failure_timestamp);
+            self.orders[Mode::Reliable.index()].close(rank, failure_timestamp);
             self.orders[Mode::BestEffort.index()].close(rank, u64::MAX);
             self.links.remove(fabric, rank);
             self.recalls.abandon(rank);
-            let failure_timestamp = settlement.failure_timestamp;
             self.events.push_back(PipeEvent::Removed { rank, failure_timestamp });
         }
         self.drop_waiting();
@@ -82,7 +83,10 @@ impl<S: Stamps> Engine<S> {
         self.gate.open(epoch);
         let left: Vec<bool> = self.links.peers.iter().map(|peer| peer.state != PeerState::Removed).collect();
         let place = BarrierPlace::of(self.links.me, &self.config.topology, &left);
+        let own = Mode::ALL.map(|mode| self.barriers.own(mode));
         self.barriers = Barriers::new(self.links.me, place, &left);
+        // What this rank has promised holds on.
+        Mode::ALL.into_iter().for_each(|mode| self.barriers.set_own(mode, own[mode.index()]));
         // Words that others have already written in this epoch count from now on.
         self.links.peers.iter_mut().for_each(|peer| peer.seen.fill(0));
         self.beacon.begin_epoch();
