@@ -42,6 +42,15 @@ fn runs_are_not_tame() {
     assert!(tally.removed > 25 && tally.full > 25, "{tally:?}");
 }
 
+/// In a flat group a rank that lies harms no other. In a hierarchy others may lose messages, and no more.
+#[test]
+fn a_rank_that_lies_breaks_no_promise_of_others() {
+    let runs = runner::run_all(runner::seeds_or(0..300), |seed| Ok(plan::run_with_liar(seed)));
+    let accused: usize = runs.iter().map(|(accusations, _)| accusations).sum();
+    let delivered: usize = runs.iter().map(|(_, delivered)| delivered).sum();
+    assert!(accused > runs.len() / 10 && delivered > 10 * runs.len(), "{accused} accusations, {delivered} delivered");
+}
+
 /// A check that never fails proves nothing: these do on networks that break what fabrics promise. (Writes that land
 /// late harm no rank: nothing is read of a rank after its connection was closed.)
 #[test]

@@ -32,7 +32,7 @@ pub(crate) fn all(world: &World) {
 }
 
 /// Every receiver delivers in the order of (timestamp, sender), and nothing twice.
-fn order(logs: &[Log], mode: Mode) {
+pub(crate) fn order(logs: &[Log], mode: Mode) {
     for (rank, log) in logs.iter().enumerate() {
         let places = log.received[mode as usize].iter().map(|received| (received.stamp, received.sender));
         let places: Vec<(u64, usize)> = places.collect();

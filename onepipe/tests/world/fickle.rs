@@ -1,12 +1,15 @@
 //! A fabric that refuses posts now and then; the next post may succeed.
 
+use std::time::Duration;
+
 use squall_fabric::{
     Completion, EndpointId, Fabric, GroupTag, NodeId, Op, PostError, Region, RegionKind, RegisterError, Time, Token,
+    hostile::{HostileFabric, Hostility},
     sim::SimFabric,
 };
 
 pub(crate) struct Fickle {
-    fabric: SimFabric,
+    fabric: HostileFabric<SimFabric>,
     random: fastrand::Rng,
     /// The number of posts of which one is refused; none is at 0.
     one_in: u32,
@@ -17,7 +20,13 @@ pub(crate) struct Fickle {
 impl Fickle {
     pub(crate) fn new(fabric: SimFabric, seed: u64, one_in: u32) -> Fickle {
         let random = fastrand::Rng::with_seed(seed ^ u64::from(fabric.node().0));
-        Fickle { fabric, random, one_in, refused: Vec::new() }
+        Fickle { fabric: HostileFabric::new(fabric), random, one_in, refused: Vec::new() }
+    }
+
+    /// Lets the node lie to others from now on.
+    pub(crate) fn lie(&mut self, now: Time) {
+        let seed = self.random.u64(..);
+        self.fabric.turn(Hostility::Lies, now, Duration::from_micros(100), seed);
     }
 
     /// Whether a poll has something to report that the network does not know of.

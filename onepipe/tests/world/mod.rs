@@ -11,7 +11,7 @@ use squall_fabric::{
     BreakReason, Completion, Fabric, GroupTag, NodeId, Time,
     sim::{SimConfig, SimNet},
 };
-use squall_onepipe::{Message, Mode, OnePipe, OnePipeConfig, PipeEvent, ScatterError, SkewedClock};
+use squall_onepipe::{Message, Mode, OnePipe, OnePipeConfig, PipeEvent, ScatterError, SkewedClock, Topology};
 
 use court::Court;
 use fickle::Fickle;
@@ -69,6 +69,10 @@ pub(crate) struct World {
     pub(crate) court: Court,
     /// Whether applications take all that they can at once.
     pub(crate) is_draining: bool,
+    /// A rank that does not keep the protocol.
+    liar: Option<usize>,
+    /// The number of times that a rank was found not to keep the protocol.
+    pub(crate) accusations: usize,
     /// By mode: the greatest timestamp that any rank has delivered.
     greatest: [Option<u64>; 2],
 }
@@ -113,8 +117,17 @@ impl World {
             logs: (0..n).map(|_| Log::default()).collect(),
             court,
             is_draining: false,
+            liar: None,
+            accusations: 0,
             greatest: [None; 2],
         }
+    }
+
+    /// Lets a rank lie to others from now on. What it delivers itself does not count.
+    pub(crate) fn lie(&mut self, liar: usize) {
+        let now = self.net.now();
+        self.liar = Some(liar);
+        self.ranks[liar].as_mut().expect("it is alive").fabric.lie(now);
     }
 
     /// Goes on until all ranks have reached each other.
@@ -210,25 +223,30 @@ impl World {
 
     fn deliver(&mut self, rank: usize) {
         let Some(Rank { pipe, .. }) = &mut self.ranks[rank] else { return };
-        let log = &mut self.logs[rank];
-        let greatest = &mut self.greatest;
+        let (log, greatest, liar) = (&mut self.logs[rank], &mut self.greatest, self.liar);
         for mode in Mode::ALL {
             let max = if self.is_draining { usize::MAX } else { [0, 1, 5, 100][self.random.usize(..4)] };
             let reported = self.court.reported[rank].filter(|(epoch, _)| *epoch >= pipe.epoch());
             let reported = reported.filter(|_| mode == Mode::Reliable).map_or(u64::MAX, |(_, barrier)| barrier);
             let barrier = pipe.barrier(mode).min(reported);
+            if liar == Some(rank) {
+                pipe.deliver(mode, max, &mut |_| {});
+                continue;
+            }
             pipe.deliver(mode, max, &mut |delivery| {
                 let (stamp, sender) = (delivery.stamp, delivery.sender);
                 let words = delivery.bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
                 let words: Vec<u64> = words.take(4).collect();
-                let id = words.get(3).map_or(NAMELESS, |&id| id);
+                let is_sound = liar != Some(sender);
+                let id = words.get(3).filter(|_| is_sound).map_or(NAMELESS, |&id| id);
                 let received = Received { stamp, sender, id };
                 assert_eq!(delivery.mode, mode);
-                if !delivery.bytes.is_empty() {
+                if is_sound && !delivery.bytes.is_empty() {
                     assert_eq!(words, [sender as u64, rank as u64, mode as u64, id], "a message for another");
                 }
                 let is_filled = |(at, &byte): (usize, &u8)| byte == (at as u64 ^ received.id) as u8;
-                assert!(delivery.bytes.iter().enumerate().skip(32).all(is_filled), "a payload that was not sent");
+                let is_whole = delivery.bytes.iter().enumerate().skip(32).all(is_filled);
+                assert!(is_whole || !is_sound, "a payload that was not sent");
                 assert!(delivery.stamp < barrier, "rank {rank} delivers {received:?} at a barrier of {barrier}");
                 log.received[mode as usize].push(received);
                 greatest[mode as usize] = greatest[mode as usize].max(Some(received.stamp));
@@ -238,7 +256,8 @@ impl World {
 
     fn take_events(&mut self, rank: usize) {
         let Some(Rank { pipe, .. }) = &mut self.ranks[rank] else { return };
-        let log = &mut self.logs[rank];
+        let (me, liar, log) = (rank, self.liar, &mut self.logs[rank]);
+        let is_flat = pipe.config().topology == Topology::Flat;
         while let Some(event) = pipe.next_event() {
             match event {
                 PipeEvent::Undeliverable { id, mode, stamp } => {
@@ -249,7 +268,12 @@ impl World {
                 PipeEvent::Removed { rank, .. } => log.removed.push(rank),
                 PipeEvent::Ended => log.has_ended = true,
                 PipeEvent::Broken { rank, reason } => {
-                    assert!(!matches!(reason, BreakReason::Refused(_)), "rank {rank} breaks the protocol: {reason}");
+                    assert_ne!(rank, me, "it accuses itself: {reason}");
+                    // In a hierarchy, a liar can have a rank take an honest one's messages for late.
+                    let may_be = liar.is_some_and(|liar| [me, rank].contains(&liar) || !is_flat);
+                    let is_accused = matches!(reason, BreakReason::Refused(_));
+                    self.accusations += usize::from(is_accused);
+                    assert!(may_be || !is_accused, "rank {rank} breaks the protocol: {reason}");
                 }
             }
         }

@@ -213,6 +213,43 @@ pub(crate) fn run(seed: u64, sabotage: Option<Sabotage>) -> Tally {
     tally
 }
 
+/// Runs traffic of a group in which one rank lies to the others, and then takes that one away. Returns the number of
+/// times that a rank was accused, and of messages that were delivered.
+pub(crate) fn run_with_liar(seed: u64) -> (usize, usize) {
+    let mut random = fastrand::Rng::with_seed(seed ^ 0x11a);
+    let n = random.usize(2..=7);
+    let config = random_config(n, &mut random);
+    let clocks = random_clocks(n, &mut random);
+    let nasty = SimConfig { failure_timeout: Duration::from_millis(3), ..SimConfig::nasty() };
+    let sim = if random.bool() { fast() } else { nasty };
+    let mut world = World::new(sim, seed, &config, &clocks);
+    let liar = random.usize(..n);
+    world.lie(liar);
+    let mut tally = Tally::default();
+    for _ in 0..random.usize(30..200) {
+        match world.random.u8(..3) {
+            0 => {
+                let time = Duration::from_micros(world.random.u64(1..60));
+                world.pass(time);
+            }
+            _ => {
+                let from = world.random.usize(..n);
+                send(&mut world, from, &mut tally);
+            }
+        }
+    }
+    world.crash(liar);
+    if config.topology == Topology::Flat {
+        // Its word does not count for others: all promises hold among them.
+        quiet(&mut world);
+    } else {
+        world.drain("without the liar");
+        Mode::ALL.into_iter().for_each(|mode| check::order(&world.logs, mode));
+    }
+    let delivered = world.logs.iter().flat_map(|log| &log.received).map(Vec::len).sum();
+    (world.accusations, delivered)
+}
+
 /// Lets ranks reach each other; in half of the runs some send before, and a few fail.
 fn begin(world: &mut World, random: &mut fastrand::Rng, crashes: &mut usize, tally: &mut Tally) {
     if random.bool() {
