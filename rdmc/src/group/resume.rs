@@ -181,10 +181,39 @@ impl Exchange {
         let (row, words) = (row_bytes(blocks), BlockSet::words_for(blocks));
         let word = |rank: usize, at: usize| self.rows.load(row * rank + 8 * (1 + at));
         let of = |rank| BlockSet::from_words((0..words).map(|at| word(rank, at)).collect(), blocks);
-        (0..self.members).map(of).collect()
+        let mut holdings: Vec<_> = (0..self.members).map(of).collect();
+        // The root may write this member's row, too.
+        holdings[self.me.index()].clone_from(&self.what.held);
+        holdings
     }
 }
 
 fn row_bytes(blocks: u32) -> usize {
     8 * (1 + BlockSet::words_for(blocks))
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_fabric::{
+        NodeId,
+        sim::{SimConfig, SimNet},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_member_knows_better_than_the_root_what_it_holds_itself() {
+        let mut fabric = SimNet::new(SimConfig::fast(), 1).fabric(NodeId(1));
+        let mut held = BlockSet::new(70);
+        held.insert(3);
+        let what = Interrupted { message: 0, blocks: 70, len: None, held: held.clone(), buffer: None };
+        let mut exchange = Exchange::register(&mut fabric, 3, Rank(1), what).expect("memory");
+        assert!(!exchange.collect(), "the root has not written");
+        for word in 0..exchange.rows.len() / 8 {
+            exchange.rows.store(8 * word, u64::MAX);
+        }
+        exchange.rows.store(0, 1);
+        assert!(exchange.collect(), "the root has written");
+        assert_eq!(exchange.holdings(), [BlockSet::full(70), held, BlockSet::full(70)]);
+    }
 }
