@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! byte  0   ready    u64  receives that it has posted for this member's blocks since the group began
-//!       8   failed   u64  0, or 1 + the rank that is thought to have failed; n + 1 if it does not know the rank
+//!       8   failed   u64  0, or in its low half 1 + the rank that is thought to have failed, n + 1 if it does not know
+//!                         the rank; in its high half 1 + the rank that it heard of the failure from, 0 if it saw it
 //!      16   total    u64  by the root, once it closes the group: 1 + the number of its messages
 //!      24   done     u64  1 once it has all of them, and has sent on all that it has to
 //!      32   closed   u64  by the root: 1 once all members are done
@@ -37,6 +38,8 @@ const _: () = assert!(CHANGES <= MIN_RECV_DEPTH, "each change takes a receive th
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) failed: Option<Suspect>,
+    /// The member that this one heard of the failure from; none if it saw the failure itself.
+    pub(crate) told_by: Option<Rank>,
     /// The number of messages, by the root.
     pub(crate) total: Option<u64>,
     pub(crate) done: bool,
@@ -87,10 +90,6 @@ impl Control {
         self.0[peer.index()].as_ref().expect("there is memory for each member that this one connects with")
     }
 
-    fn members(&self) -> u64 {
-        self.0.len() as u64
-    }
-
     /// The number of receives that a member has posted for this one's blocks.
     pub(crate) fn ready(&self, from: Rank) -> u64 {
         self.word(from, READY)
@@ -101,9 +100,18 @@ impl Control {
     pub(crate) fn failed(&self, from: Rank) -> Option<Suspect> {
         match self.word(from, FAILED) {
             0 => None,
-            rank if rank <= self.members() => Some(Suspect::Rank(Rank(rank as u32 - 1))),
-            _ => Some(Suspect::Unknown),
+            word => Some(self.rank(word as u32).map_or(Suspect::Unknown, Suspect::Rank)),
         }
+    }
+
+    /// The member from which `from` says to have heard that one failed.
+    pub(crate) fn told_by(&self, from: Rank) -> Option<Rank> {
+        self.rank((self.word(from, FAILED) >> 32) as u32)
+    }
+
+    /// The rank that half a word means, if it means one.
+    fn rank(&self, half: u32) -> Option<Rank> {
+        half.checked_sub(1).map(Rank).filter(|rank| rank.index() < self.0.len())
     }
 
     /// The number of messages, once the root closes the group.
@@ -147,10 +155,11 @@ impl Control {
         let failed = match notice.failed {
             None => 0,
             Some(Suspect::Rank(rank)) => u64::from(rank.0) + 1,
-            Some(Suspect::Unknown) => self.members() + 1,
+            Some(Suspect::Unknown) => self.0.len() as u64 + 1,
         };
+        let told_by = notice.told_by.map_or(0, |rank| u64::from(rank.0) + 1);
         let total = notice.total.map_or(0, |total| total + 1);
-        let words = [failed, total, u64::from(notice.done), u64::from(notice.closed)];
+        let words = [failed | told_by << 32, total, u64::from(notice.done), u64::from(notice.closed)];
         let mut bytes = [0; 32];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());

@@ -56,6 +56,19 @@ pub struct Failure {
     pub interrupted: Vec<Interrupted>,
 }
 
+/// A failure that this member has heard of from another, and of which it saw nothing itself.
+///
+/// If no member turns out to have failed, one has lied. A member that relayed the lie knows nothing of that. So members
+/// take turns to blame the one that told them: first the one to which the lie was told, then the root, then the others,
+/// which heard of it from the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hearsay {
+    /// The member to blame.
+    pub teller: NodeId,
+    /// The place of this member's turn to do so, from 1.
+    pub turn: u32,
+}
+
 /// A message of which some members may lack blocks.
 #[derive(Clone, Debug)]
 pub struct Interrupted {

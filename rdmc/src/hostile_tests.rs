@@ -1,4 +1,6 @@
-//! A root that breaks the rules: its member fails with a reason, and nothing worse.
+//! A member that breaks the rules: the other fails with a reason, and nothing worse.
+
+use std::sync::Arc;
 
 use squall_fabric::{
     Completion, EndpointId, Fabric, NodeId, Op, Region, RegionKey, RegionKind, Slice, Source, Target, Time, Token,
@@ -6,19 +8,19 @@ use squall_fabric::{
 };
 
 use crate::{
-    Buffer, Event, Group, GroupConfig, GroupId,
+    Buffer, Event, Group, GroupConfig, GroupId, Hearsay,
     group::{BLOCKS, CONTROL, READY},
 };
 
 const BLOCK: usize = 100;
 
-/// A hand-made root, and an honest member.
+/// A hand-made member, mostly the root, and an honest one.
 struct Pair {
     net: SimNet,
-    root: SimFabric,
+    hostile: SimFabric,
     blocks: EndpointId,
     control: EndpointId,
-    /// The root's memory for the member's notices and for blocks, and the member's memory for the root's.
+    /// The hostile member's memory for notices and for blocks, and the honest one's memory for notices.
     words: Region,
     source: Region,
     target: Option<RegionKey>,
@@ -29,23 +31,28 @@ struct Pair {
 
 impl Pair {
     fn new() -> Pair {
+        Pair::with(NodeId(0))
+    }
+
+    fn with(hostile: NodeId) -> Pair {
+        let honest = NodeId(1 - hostile.0);
         let net = SimNet::new(SimConfig::fast(), 1);
         let id = GroupId { group: 1, instance: 1 };
         let config = GroupConfig { block_bytes: BLOCK, ..GroupConfig::new(id, vec![NodeId(0), NodeId(1)]) };
-        let (mut root, mut fabric) = (net.fabric(NodeId(0)), net.fabric(NodeId(1)));
+        let (mut hostile, mut fabric) = (net.fabric(hostile), net.fabric(honest));
         let member = Group::create(&mut fabric, config.clone()).expect("a sound configuration");
-        let words = root.register(RegionKind::Polled, 64).expect("memory");
-        let source = root.register(RegionKind::Bulk, 10 * BLOCK).expect("memory");
+        let words = hostile.register(RegionKind::Polled, 64).expect("memory");
+        let source = hostile.register(RegionKind::Bulk, 10 * BLOCK).expect("memory");
         let expose = [words.clone()];
-        let mut connect = |layer, expose| root.connect(NodeId(1), member.tag(layer), expose, &config.hello(0));
+        let mut connect = |layer, expose| hostile.connect(honest, member.tag(layer), expose, &config.hello(0));
         let (blocks, control) = (connect(BLOCKS, &[]), connect(CONTROL, &expose[..]));
         connect(READY, &expose);
         for _ in 0..4 {
             let into = Slice { region: &words, offset: 0, len: 0 };
-            root.post(control, Op::Recv { into }, Token(2)).expect("a new endpoint");
+            hostile.post(control, Op::Recv { into }, Token(2)).expect("a new endpoint");
         }
         let mut pair =
-            Pair { net, root, blocks, control, words, source, target: None, fabric, member, events: Vec::new() };
+            Pair { net, hostile, blocks, control, words, source, target: None, fabric, member, events: Vec::new() };
         pair.run();
         pair
     }
@@ -55,7 +62,7 @@ impl Pair {
         loop {
             let mut ready = Vec::new();
             let now = self.net.advance(Time::MAX, &mut ready);
-            self.root.poll(now, &mut completions);
+            self.hostile.poll(now, &mut completions);
             for completion in completions.drain(..) {
                 if let Completion::Connected { remote, .. } = completion {
                     self.target = remote.first().map(|region| region.key).or(self.target);
@@ -81,15 +88,15 @@ impl Pair {
 
     fn send(&mut self, len: usize, imm: Option<u32>) {
         let source = Source::Region(Slice { region: &self.source, offset: 0, len });
-        self.root.post(self.blocks, Op::Send { source, imm }, Token(1)).expect("is connected");
+        self.hostile.post(self.blocks, Op::Send { source, imm }, Token(1)).expect("is connected");
         self.run();
     }
 
-    /// Writes a word of the memory that the member gives the root.
+    /// Writes a word of the memory that the honest member gives the other.
     fn say(&mut self, offset: usize, word: u64) {
         let target = Target { region: self.target.expect("is connected"), offset };
         let write = Op::WriteWithImm { source: Source::Inline(&word.to_ne_bytes()), target, imm: 0 };
-        self.root.post(self.control, write, Token::UNSIGNALED).expect("is connected");
+        self.hostile.post(self.control, write, Token::UNSIGNALED).expect("is connected");
         self.run();
     }
 
@@ -136,7 +143,7 @@ fn a_block_that_is_too_long_or_was_not_asked_for_never_lands() {
     let mut pair = Pair::new();
     for _ in 0..5 {
         let source = Source::Region(Slice { region: &pair.source, offset: 0, len: BLOCK });
-        pair.root.post(pair.blocks, Op::Send { source, imm: Some(9) }, Token(1)).expect("is connected");
+        pair.hostile.post(pair.blocks, Op::Send { source, imm: Some(9) }, Token(1)).expect("is connected");
     }
     pair.run();
     assert!(matches!(pair.events.last(), Some(Event::Failed(_))), "{:?}", pair.events);
@@ -146,13 +153,13 @@ fn a_block_that_is_too_long_or_was_not_asked_for_never_lands() {
 fn a_count_of_blocks_beyond_all_memory_is_the_applications_to_refuse() {
     let mut pair = Pair::new();
     let source = Source::Region(Slice { region: &pair.source, offset: 0, len: BLOCK });
-    pair.root.post(pair.blocks, Op::Send { source, imm: Some(u32::MAX) }, Token(1)).expect("is connected");
+    pair.hostile.post(pair.blocks, Op::Send { source, imm: Some(u32::MAX) }, Token(1)).expect("is connected");
     let (mut completions, mut ready, mut events) = (Vec::new(), Vec::new(), Vec::new());
     while events.is_empty() {
         let now = pair.net.advance(Time::MAX, &mut ready);
         assert!(!ready.is_empty(), "nothing is left to happen");
         ready.clear();
-        pair.root.poll(now, &mut completions);
+        pair.hostile.poll(now, &mut completions);
         completions.clear();
         pair.fabric.poll(now, &mut completions);
         completions.drain(..).for_each(|completion| pair.member.on_completion(&mut pair.fabric, &completion));
@@ -175,8 +182,51 @@ fn control_words_that_make_no_sense_change_nothing_or_fail_the_group() {
     // An unknown member failed: until it is named, or the root is gone, no event comes.
     pair.say(8, u64::MAX);
     assert!(!pair.events.iter().any(|event| matches!(event, Event::Failed(_))));
-    pair.root.disconnect(pair.control);
+    pair.hostile.disconnect(pair.control);
     pair.run();
     assert_eq!(pair.failure(), "it closed the connection");
-    assert_eq!(pair.words.load(8), 2 + 1, "the member told the root that it knows no member");
+    assert_eq!(pair.words.load(8), 1 << 32 | 3, "the member knows no member, and heard it from the root");
+}
+
+#[test]
+fn words_of_failures_are_hearsay_whatever_they_name() {
+    for (hostile, turn) in [(NodeId(0), 3), (NodeId(1), 2)] {
+        let halves = [0, 1, 2, 3, 4, 1 << 31, u64::from(u32::MAX)];
+        for word in halves.into_iter().flat_map(|high| halves.map(|low| high << 32 | low)) {
+            let mut pair = Pair::with(hostile);
+            pair.say(8, word);
+            // What it says of the one from which it heard it makes no difference: that one told nothing.
+            let expected = (word != 0).then_some(Hearsay { teller: hostile, turn });
+            assert_eq!(pair.member.hearsay(), expected, "{word:#x} of {hostile}");
+            pair.say(8, 1);
+            assert_eq!(pair.member.hearsay(), Some(Hearsay { teller: hostile, turn }), "{word:#x} of {hostile}");
+            let failed = pair.events.iter().filter(|event| matches!(event, Event::Failed(_))).count();
+            assert_eq!(failed, 1, "{word:#x} of {hostile}");
+        }
+    }
+}
+
+#[test]
+fn receivers_words_of_the_end_change_nothing_before_the_root_ends_the_group() {
+    let mut pair = Pair::with(NodeId(1));
+    let message = Arc::new(Buffer::register(&mut pair.fabric, BLOCK).expect("memory"));
+    pair.member.send(message, BLOCK).expect("it is the root");
+    // The number of messages, and that all are done, are the root's to say.
+    for (offset, word) in [(16, 1), (16, u64::MAX), (24, 1), (32, 1)] {
+        pair.say(offset, word);
+    }
+    pair.member.destroy().expect("it is the root");
+    pair.run();
+    assert!(matches!(pair.events[..], [Event::Connected]), "its message is not sent: {:?}", pair.events);
+}
+
+#[test]
+fn a_receiver_that_says_to_be_ready_for_more_than_it_is_breaks_its_own_connection() {
+    let mut pair = Pair::with(NodeId(1));
+    let message = Arc::new(Buffer::register(&mut pair.fabric, BLOCK).expect("memory"));
+    pair.member.send(message, BLOCK).expect("it is the root");
+    pair.say(0, u64::MAX);
+    pair.say(0, 0);
+    let [Event::Connected, Event::Failed(failure)] = &pair.events[..] else { panic!("{:?}", pair.events) };
+    assert_eq!((failure.suspect, pair.member.hearsay()), (Some(NodeId(1)), None));
 }

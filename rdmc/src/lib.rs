@@ -117,7 +117,7 @@ pub use block_set::BlockSet;
 pub use buffer::Buffer;
 pub use config::{CreateError, GroupConfig, GroupId, MAX_BLOCK_BYTES};
 pub use engine::AcceptError;
-pub use events::{Event, Failure, Interrupted, Progress};
+pub use events::{Event, Failure, Hearsay, Interrupted, Progress};
 pub use group::{Group, SendError};
 pub use plan::{Lost, Plan};
 pub use rdmc::Rdmc;

@@ -6,7 +6,7 @@ use squall_fabric::{Completion, EndpointId, Fabric};
 
 use crate::{
     config::{CreateError, GroupConfig, GroupId},
-    events::{Event, Interrupted},
+    events::{Event, Hearsay, Interrupted},
     group::Group,
 };
 
@@ -69,6 +69,11 @@ impl Rdmc {
         // The caller may ask something of it.
         self.active.insert(id);
         Some(group)
+    }
+
+    /// The failure that a group has only heard of: see [`Group::hearsay`].
+    pub fn hearsay(&self, id: GroupId) -> Option<Hearsay> {
+        self.groups.get(&id)?.hearsay()
     }
 
     /// Forgets a group, and [leaves](Group::leave) it if it has not ended. The others still hear the reason from here,

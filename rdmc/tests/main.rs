@@ -5,6 +5,7 @@ mod ends;
 mod exposed;
 mod failures;
 mod graph;
+mod hearsay;
 mod member;
 mod schedules;
 mod shm;

@@ -1,5 +1,6 @@
 //! A group: its connections, its failure, its end.
 
+mod failure;
 mod resume;
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::{
     config::{CreateError, GroupConfig, GroupId},
     control::{Control, Notice, Suspect, is_control, line_ranks},
     engine::{AcceptError, Engine, Limits},
-    events::{Event, Failure, Interrupted, Progress},
+    events::{Event, Interrupted, Progress},
     link::BlockLink,
     schedule::Rank,
     step_source::StepSource,
@@ -54,6 +55,9 @@ pub enum SendError {
 #[derive(Debug, PartialEq, Eq)]
 enum GroupPhase {
     Running,
+    /// A receiver: a peer has closed an endpoint for blocks. This member tells the root, and closes its own once the
+    /// root has answered. So the root hears it from here before any of those to which the closed endpoints tell it.
+    Telling,
     /// A member failed; its name is still to come: from the root, or at the root from another member.
     Failing,
     /// The root: all members are done. They close their connections once they know.
@@ -206,6 +210,12 @@ impl Group {
         self.lines.iter().map(|line| line.endpoint).chain(links)
     }
 
+    /// Whether an endpoint is one of those that a member closes as soon as it knows that the group fails. The others
+    /// stay until all members know that the group has ended, or the member itself ends.
+    pub fn ends_early(&self, endpoint: EndpointId) -> bool {
+        self.lines.iter().all(|line| line.endpoint != endpoint)
+    }
+
     /// Sends the first `len` bytes of a buffer to all members. Returns the message's number, from 0.
     ///
     /// Any number of messages may be sent at once; they go in order, one behind the other. [`Event::Released`] says
@@ -297,7 +307,7 @@ impl Group {
     /// quiet](Group::is_quiet), so that the others hear of it. This is for a caller that finds by other means that a
     /// member stands still.
     pub fn leave(&mut self, fabric: &mut impl Fabric) -> Vec<Interrupted> {
-        self.fail(fabric, Suspect::Rank(self.me), "it left the group".into());
+        self.fail(fabric, Suspect::Rank(self.me), None, "it left the group".into());
         let failed = self.events.drain(..).find_map(|event| match event {
             Event::Failed(failure) => Some(failure.interrupted),
             _ => None,
@@ -323,7 +333,9 @@ impl Group {
             if let Some(engine) = &mut self.engine {
                 match engine.step(fabric, &self.control, &mut self.events) {
                     Ok(changed) => busy |= changed,
-                    Err(error) => self.fail(fabric, Suspect::Rank(self.me), format!("it could not post: {error}")),
+                    Err(error) => {
+                        self.fail(fabric, Suspect::Rank(self.me), None, format!("it could not post: {error}"));
+                    }
                 }
             }
             busy |= self.close();
@@ -332,30 +344,6 @@ impl Group {
         busy |= !self.events.is_empty();
         out.append(&mut self.events);
         busy
-    }
-
-    /// Reads the notices of the others.
-    fn hear(&mut self, fabric: &mut impl Fabric) -> bool {
-        // Once all are done, a member that leaves harms no other.
-        if self.is_ended() || self.state == GroupPhase::Closed {
-            return false;
-        }
-        for at in 0..self.lines.len() {
-            let rank = self.lines[at].rank;
-            if let Some(suspect) = self.control.failed(rank)
-                && (self.state == GroupPhase::Running || suspect != Suspect::Unknown)
-            {
-                self.fail(fabric, suspect, format!("{} says so", self.node(rank)));
-                return true;
-            }
-            if self.own.done && self.control.is_closed() {
-                self.state = GroupPhase::Destroyed;
-                self.events.push(Event::Destroyed);
-                self.disconnect(fabric);
-                return true;
-            }
-        }
-        false
     }
 
     /// Runs the closing handshake. Returns whether anything changed.
@@ -427,12 +415,12 @@ impl Group {
             }
             Completion::Connected { remote, hello, .. } => match self.check(remote, hello, 1) {
                 Ok(remote) => self.engine.iter_mut().for_each(|engine| engine.ready_connected(at, remote.control)),
-                Err(reason) => self.fail(fabric, Suspect::Rank(rank), reason),
+                Err(reason) => self.fail(fabric, Suspect::Rank(rank), None, reason),
             },
             Completion::Done { result: Ok(()), .. } => engine.on_sent(at),
             Completion::Received { bytes, imm, .. } => {
                 if let Err(breach) = engine.on_received(at, *bytes, *imm, &mut self.events) {
-                    self.fail(fabric, Suspect::Rank(rank), breach.to_string());
+                    self.fail(fabric, Suspect::Rank(rank), None, breach.to_string());
                 }
             }
             // The break that follows reports the outstanding operations; room is found by trying again.
@@ -440,9 +428,9 @@ impl Group {
             // A member that is done may close first: the root knows whether all are.
             Completion::Broken { .. } if self.own.done => {}
             Completion::Broken { reason: BreakReason::PeerClosed, .. } => {
-                self.fail(fabric, Suspect::Unknown, format!("{} closed its connection", self.node(rank)));
+                self.fail(fabric, Suspect::Unknown, Some(rank), format!("{} closed its connection", self.node(rank)));
             }
-            Completion::Broken { reason, .. } => self.fail(fabric, Suspect::Rank(rank), reason.to_string()),
+            Completion::Broken { reason, .. } => self.fail(fabric, Suspect::Rank(rank), None, reason.to_string()),
         }
     }
 
@@ -454,14 +442,14 @@ impl Group {
                 Err(reason) => {
                     // The peer finds the same, and nothing can be said to it.
                     self.lines[at].gone = true;
-                    self.fail(fabric, Suspect::Rank(rank), reason);
+                    self.fail(fabric, Suspect::Rank(rank), None, reason);
                 }
             },
             Completion::Broken { reason, .. } => {
                 self.lines[at].gone = true;
                 self.end_if_alone();
                 if self.state != GroupPhase::Closed && !self.is_ended() {
-                    self.fail(fabric, Suspect::Rank(rank), reason.to_string());
+                    self.fail(fabric, Suspect::Rank(rank), None, reason.to_string());
                 }
             }
             Completion::Done { .. }
@@ -484,36 +472,5 @@ impl Group {
             Some(control) if fits => Ok(Remote { control: control.key, holdings: holdings.map(|region| region.key) }),
             _ => Err("the memory that it exposed is not that of this group".into()),
         }
-    }
-
-    /// Starts the end after a failure: nothing more is sent or received. The application hears of it once the failed
-    /// member is known.
-    fn fail(&mut self, fabric: &mut impl Fabric, suspect: Suspect, reason: String) {
-        if self.is_ended() || self.state == GroupPhase::Closed {
-            return;
-        }
-        if self.state == GroupPhase::Running {
-            tracing::debug!(group = ?self.config.id, ?suspect, reason, "a group fails");
-            self.state = GroupPhase::Failing;
-            // From here on nothing lands in memory that the application gets back.
-            let links = self.engine.iter().flat_map(|engine| engine.links().iter().flat_map(BlockLink::endpoints));
-            for endpoint in links.collect::<Vec<_>>() {
-                fabric.disconnect(endpoint);
-            }
-            self.events.retain(|event| !matches!(event, Event::Incoming { .. }));
-        }
-        self.own.failed = Some(suspect);
-        if let Suspect::Rank(rank) = suspect {
-            let interrupted = self.exchange.take().map(|exchange| exchange.what);
-            self.end_as_failed(Some(rank), reason, interrupted);
-        }
-    }
-
-    fn end_as_failed(&mut self, suspect: Option<Rank>, reason: String, resuming: Option<Interrupted>) {
-        self.state = GroupPhase::Failed;
-        let moved = self.engine.as_mut().map(Engine::interrupted).unwrap_or_default();
-        let interrupted = resuming.into_iter().chain(moved).collect();
-        let suspect = suspect.map(|rank| self.node(rank));
-        self.events.push(Event::Failed(Failure { suspect, reason, interrupted }));
     }
 }
