@@ -59,8 +59,8 @@ impl BulkPath {
     }
 }
 
-/// A shard's configuration. All members must have the same, except for `reads_alone`: a member that differs is refused
-/// when it connects.
+/// A shard's configuration. All members must have the same, except for `reads_alone` and `bulk_patience`. A member that
+/// differs is refused when it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardConfig {
     /// The delivery mode.
@@ -80,6 +80,9 @@ pub struct ShardConfig {
     pub bulk_block_bytes: usize,
     /// The path by which bulk messages travel.
     pub bulk_path: BulkPath,
+    /// The time within which a member's failure is noticed, and ends the view. If a transfer of bulk messages was
+    /// broken off, and the view goes on for longer, the member that broke it off is blamed. Best alike at all members.
+    pub bulk_patience: Duration,
     /// The time for which a member answers reads by itself, once all others have vouched for it. When a member is
     /// dropped, the others wait as long before they go on. 0 for never.
     pub read_lease: Duration,
@@ -97,6 +100,7 @@ impl Default for ShardConfig {
             bulk_reserve_bytes: 64 << 20,
             bulk_block_bytes: 128 << 10,
             bulk_path: BulkPath::default(),
+            bulk_patience: Duration::from_secs(1),
             read_lease: Duration::from_millis(15),
             reads_alone: true,
         }

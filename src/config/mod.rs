@@ -318,7 +318,7 @@ impl GroupConfig {
     /// Returns the largest message that the group takes, in bytes: the reserve in whole blocks, or the most that goes
     /// through the ring.
     pub fn max_message_bytes(&self) -> usize {
-        let most = self.shard_config(BulkPath::default(), Duration::ZERO).max_message_bytes();
+        let most = self.shard_config(BulkPath::default(), Duration::ZERO, Duration::ZERO).max_message_bytes();
         if self.mode == Mode::Durable { most.min(MAX_PAYLOAD_BYTES) } else { most }
     }
 }

@@ -14,7 +14,12 @@ const MESSAGES: usize = 16;
 
 impl GroupConfig {
     /// The configuration of each of the group's shards.
-    pub(crate) fn shard_config(&self, bulk_path: BulkPath, read_lease: Duration) -> ShardConfig {
+    pub(crate) fn shard_config(
+        &self,
+        bulk_path: BulkPath,
+        read_lease: Duration,
+        failure_timeout: Duration,
+    ) -> ShardConfig {
         let block = (self.bulk_reserve / MESSAGES).min(BLOCK_BYTES);
         ShardConfig {
             mode: self.mode,
@@ -23,6 +28,7 @@ impl GroupConfig {
             bulk_reserve_bytes: self.bulk_reserve,
             bulk_block_bytes: (block - block % 64).max(64),
             bulk_path,
+            bulk_patience: failure_timeout,
             read_lease,
             reads_alone: true,
         }

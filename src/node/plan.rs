@@ -114,7 +114,7 @@ impl Plan {
                 _ => {}
             }
             describe(name, &group, schema, &mut parameters);
-            let config = group.shard_config(bulk_path, config.read_lease());
+            let config = group.shard_config(bulk_path, config.read_lease(), config.failure_timeout());
             shards.extend((next..next + group.shards).map(|shard| (ShardId(shard), config)));
             next += group.shards;
             let GroupConfig { shards, min_replicas, max_replicas, senders, .. } = group;

@@ -43,7 +43,8 @@ impl Pair {
     /// The old node in a view of its own.
     fn new() -> Pair {
         let (net, config) = (SimNet::new(SimConfig::fast(), 1), config(|_| ()));
-        let shard_config = config.group("ledger").shard_config(BulkPath::Network, config.read_lease());
+        let (lease, timeout) = (config.read_lease(), config.failure_timeout());
+        let shard_config = config.group("ledger").shard_config(BulkPath::Network, lease, timeout);
         let half = |node| {
             let (group, spec) = new_group("ledger", Ledger::default(), &config);
             let (task, control) = spec.attach(

@@ -201,7 +201,7 @@ impl<S: Service> Solo<S> {
     ) -> Self {
         let view = first_view(members, senders);
         let options = config.group(spec.name());
-        let shard_config = options.shard_config(BulkPath::Network, config.read_lease());
+        let shard_config = options.shard_config(BulkPath::Network, config.read_lease(), config.failure_timeout());
         let woken = Arc::new(AtomicUsize::new(0));
         let waker = {
             let woken = Arc::clone(&woken);

@@ -47,6 +47,8 @@ pub(super) enum Breach {
     Empty(u64),
     #[error("its bulk message {number} came where {expected} was due")]
     OutOfOrder { number: u64, expected: u64 },
+    #[error("it ended the transfer of its bulk messages within the view")]
+    Ended,
 }
 
 impl Incoming {

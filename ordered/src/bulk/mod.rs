@@ -11,7 +11,11 @@
 //!
 //! So every member held each message within a trim, and the end of a view needs nothing besides. A message that has no
 //! turn by then is delivered by no member.
+//!
+//! When a member fails, so do the groups. The members that see it suspect it, and the view ends; those that only hear
+//! that a group has failed suspect nobody. If the view does not end all the same, someone has lied ([`hearsay`]).
 
+mod hearsay;
 mod incoming;
 mod outgoing;
 mod queue;
@@ -28,7 +32,12 @@ use squall_sst::{
     ring::{self, Ring},
 };
 
-use self::{incoming::Incoming, outgoing::Outgoing, reserve::Reserve};
+use self::{
+    hearsay::HearsayWatch,
+    incoming::{Breach, Incoming},
+    outgoing::Outgoing,
+    reserve::Reserve,
+};
 use crate::{BulkPath, CreateError, ShardConfig};
 
 pub(crate) use queue::{BulkQueue, Queued};
@@ -73,6 +82,7 @@ pub(crate) struct ShardBulk {
     freed: bool,
     /// The time of the next look for memory that may go back to the system; `Time::MAX` if none does.
     tidy_at: Time,
+    hearsay: HearsayWatch,
     events: Vec<(GroupId, Event)>,
 }
 
@@ -137,6 +147,7 @@ pub(crate) fn reserve(
         parts.arrivals.resize_with(members.senders.len(), Arc::default);
         return Ok(parts);
     }
+    parts.bulk.hearsay = HearsayWatch::new(config.bulk_patience);
     if config.bulk_path == BulkPath::Rdma {
         parts.bulk.tidy_at = Time::MAX;
     }
@@ -209,9 +220,12 @@ impl ShardBulk {
         }
         self.woken = true;
         match completion {
-            // The peer that closed the endpoint reports the reason itself; or its process is gone, as the shard's own
-            // endpoints say.
-            Completion::Broken { reason: BreakReason::PeerClosed, .. } => None,
+            // A peer that has heard of a failure closes the endpoint. If it has seen one, it reports that itself.
+            Completion::Broken { endpoint, reason: BreakReason::PeerClosed, .. }
+                if group.and_then(|id| self.rdmc.group(id)).is_some_and(|group| group.ends_early(*endpoint)) =>
+            {
+                None
+            }
             Completion::Broken { peer, reason, .. } => Some((*peer, reason.clone())),
             _ => {
                 lane.breached |= !had_ended && has_ended(&mut self.rdmc);
@@ -233,7 +247,7 @@ impl ShardBulk {
     ) -> bool {
         let is_sending = self.outgoing().is_some_and(|out| out.is_engaged());
         let mut busy = self.unconnected > 0 && self.connect_wanted(fabric, table, held, is_sending, faulty);
-        if !is_sending && !self.woken && self.active == 0 && now < self.tidy_at {
+        if !is_sending && !self.woken && self.active == 0 && self.hearsay.is_empty() && now < self.tidy_at {
             return busy;
         }
         if now >= self.tidy_at {
@@ -254,6 +268,7 @@ impl ShardBulk {
             self.woken = self.transfer(fabric, table, held, faulty);
             busy |= self.woken;
         }
+        self.blame(now, faulty);
         if let (true, Some(own)) = (is_sending, self.own)
             && let Some(out) = self.outgoing()
         {
@@ -348,14 +363,14 @@ impl ShardBulk {
                 }
                 (Event::Failed(failure), _) => {
                     tracing::debug!(sender = %lane.sender, reason = failure.reason, "no more of its bulk messages come");
-                    // Any other failure was, or will be, reported by the member at which the group broke: no member is
-                    // suspected on hearsay.
+                    // Any other failure was, or will be, reported by the member at which the group broke.
                     if let (true, Some(suspect)) = (lane.breached, failure.suspect) {
                         faulty.push((suspect, failure.reason));
                     }
                     Ok(())
                 }
-                (Event::Connected | Event::Incoming { .. } | Event::Received { .. } | Event::Destroyed, _) => Ok(()),
+                (Event::Destroyed, _) => Err(Breach::Ended),
+                (Event::Connected | Event::Incoming { .. } | Event::Received { .. }, _) => Ok(()),
             };
             if let Err(breach) = breach {
                 faulty.push((lane.sender, breach.to_string()));
@@ -372,6 +387,18 @@ impl ShardBulk {
             }
         }
         busy
+    }
+
+    /// Blames the members that told of failures which the view has outlived.
+    fn blame(&mut self, now: Time, faulty: &mut Vec<(NodeId, String)>) {
+        self.hearsay.look(now);
+        for (rank, lane) in self.lanes.iter().enumerate() {
+            let Some(hearsay) = lane.group.id().and_then(|id| self.rdmc.hearsay(id)) else { continue };
+            if self.hearsay.is_due(rank, hearsay.turn, now) {
+                let why = format!("it broke off the bulk messages of {}, and no member has failed", lane.sender);
+                faulty.push((hearsay.teller, why));
+            }
+        }
     }
 
     /// Takes note that every member has delivered the first `delivered` bulk messages of this node. Returns whether
@@ -434,5 +461,7 @@ fn group_id(members: &ShardView, sender: usize, epoch: Epoch) -> GroupId {
     GroupId { group: members.shard.0 << 6 | sender as u32, instance: epoch.0 }
 }
 
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod tests;

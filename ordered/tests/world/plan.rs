@@ -177,7 +177,7 @@ impl Plan {
             bulk_block_bytes: self.bulk.map_or(64, |bulk| bulk.block),
             bulk_path: self.bulk.map_or(BulkPath::Network, |bulk| bulk.path),
             read_lease: Duration::ZERO,
-            reads_alone: true,
+            ..ShardConfig::default()
         }
     }
 
