@@ -20,6 +20,8 @@ pub enum Hostility {
     Intrudes,
     /// It also lies where it may write: in its own rows and rings, in the control words of transfers, in messages.
     Lies,
+    /// It closes a connection of this layer, again and again, and does nothing else.
+    Closes(u32),
 }
 
 /// The words that a lie is likely to be made of: bounds, and what is near them.
@@ -104,6 +106,11 @@ impl<F: Fabric> HostileFabric<F> {
             return;
         }
         malice.next = now + Duration::from_nanos(malice.rng.u64(..=malice.pause.as_nanos() as u64));
+        if let Hostility::Closes(layer) = malice.hostility {
+            let of_layer: Vec<_> = self.links.iter().filter(|link| link.tag.layer == layer).collect();
+            let closes = malice.pick(&of_layer).map(|link| link.endpoint);
+            return closes.into_iter().for_each(|endpoint| self.inner.disconnect(endpoint));
+        }
         let Some(link) = malice.pick(&self.links) else { return };
         let lies = malice.hostility == Hostility::Lies && malice.rng.u8(..8) > 0;
         if lies { malice.lie(&mut self.inner, link) } else { malice.intrude(&mut self.inner, link, &self.links) }
@@ -214,6 +221,7 @@ impl Malice {
     /// Posts a layer's work in another form.
     fn distort(&mut self, fabric: &mut impl Fabric, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
         let (Op::Write { source: Source::Inline(bytes), target }
+        | Op::WriteWithImm { source: Source::Inline(bytes), target, .. }
         | Op::WriteThenWord { source: Source::Inline(bytes), target, .. }) = op
         else {
             return fabric.post(on, op, token);
@@ -235,6 +243,7 @@ impl Malice {
         let source = Source::Inline(&bytes);
         let op = match op {
             Op::WriteThenWord { word, word_target, .. } => Op::WriteThenWord { source, target, word, word_target },
+            Op::WriteWithImm { imm, .. } => Op::WriteWithImm { source, target, imm },
             _ => Op::Write { source, target },
         };
         fabric.post(on, op, token)

@@ -15,6 +15,12 @@ const SEEDS: u64 = 40;
 
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// The thresholds of bulk messages: with the second, all messages go by RDMC.
+const BULK_THRESHOLDS: [usize; 2] = [256 << 10, 0];
+
+/// The layer of the connections that carry the blocks of RDMC.
+const BLOCKS: u32 = 3;
+
 struct World {
     cluster: Cluster,
     groups: BTreeMap<NodeId, Group<Sum>>,
@@ -25,7 +31,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    fn new(seed: u64, bulk_threshold: usize) -> World {
         let mode = [Mode::Ordered, Mode::Durable][seed as usize % 2];
         let mut rng = Rng::with_seed(seed);
         let nodes: Vec<NodeId> = (1..=rng.u32(4..=6)).map(NodeId).collect();
@@ -33,7 +39,7 @@ impl World {
             .members(nodes.iter().map(|node| node.0))
             .storage("simulated")
             .failure_timeout(FAILURE_TIMEOUT)
-            .group("sum", |group| _ = group.mode(mode))
+            .group("sum", |group| _ = group.mode(mode).bulk_threshold(bulk_threshold).bulk_reserve(64 << 10))
             .build()
             .expect("the configuration is valid");
         let view_log = if mode == Mode::Durable { ViewLogKind::RaftOnDisks } else { ViewLogKind::Scripted };
@@ -151,7 +157,7 @@ impl World {
 #[test]
 fn a_member_that_reaches_for_what_it_was_not_given_costs_no_more_than_a_failure() {
     seeds::run_all(seeds::seeds(SEEDS), |seed| {
-        let mut world = World::new(seed);
+        let mut world = World::new(seed, BULK_THRESHOLDS[seed as usize / 2 % 2]);
         world.run(Hostility::Intrudes);
         world.agree();
         Ok(())
@@ -161,7 +167,27 @@ fn a_member_that_reaches_for_what_it_was_not_given_costs_no_more_than_a_failure(
 #[test]
 fn the_others_outlive_a_member_that_lies() {
     seeds::run_all(seeds::seeds(SEEDS), |seed| {
-        World::new(seed).run(Hostility::Lies);
+        World::new(seed, BULK_THRESHOLDS[seed as usize / 2 % 2]).run(Hostility::Lies);
+        Ok(())
+    });
+}
+
+#[test]
+fn bulk_messages_go_on_once_a_member_that_broke_their_transfer_off_is_found_out() {
+    seeds::run_all(seeds::seeds(SEEDS), |seed| {
+        let mut world = World::new(seed, 0);
+        world.until_whole();
+        let epoch = world.epoch();
+        // It does so once: it would take an hour until the next time.
+        world.cluster.turn_hostile(world.hostile, Hostility::Closes(BLOCKS), Duration::from_secs(3600));
+        let mut steps = 0;
+        while world.epoch() == epoch {
+            world.load(1);
+            steps += 1;
+            assert!(steps < 1000, "nobody is blamed in half a second");
+        }
+        world.until_whole();
+        world.agree();
         Ok(())
     });
 }
