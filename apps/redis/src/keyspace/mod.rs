@@ -68,10 +68,8 @@ impl KeyEntry {
         row + key.len() + expiry + self.value.heap_bytes()
     }
 
-    /// Whether the key has not expired. It lives through the millisecond of its expiry, as in Redis: the clock counts
-    /// whole milliseconds, and would end it too early otherwise.
     fn is_alive(&self, now_ms: u64) -> bool {
-        self.expires_ms.is_none_or(|at| at.get() >= now_ms)
+        self.expires_ms.is_none_or(|at| at.get() > now_ms)
     }
 }
 
@@ -122,7 +120,7 @@ impl Keyspace {
         let (mut removed, mut elements) = (0, 0);
         while elements < max {
             let Some((at, _)) = self.expiries.first() else { break };
-            if *at >= now_ms {
+            if *at > now_ms {
                 break;
             }
             let (_, key) = self.expiries.pop_first().expect("it was just seen");
@@ -227,7 +225,7 @@ impl<'a> View<'a> {
 
     /// The number of keys.
     pub fn len(&self) -> usize {
-        let expired = self.keys.expiries.iter().take_while(|(at, _)| *at < self.now_ms).count();
+        let expired = self.keys.expiries.iter().take_while(|(at, _)| *at <= self.now_ms).count();
         self.keys.entries.len() - expired
     }
 
@@ -349,7 +347,7 @@ impl KeyspaceMut<'_> {
 
     /// Sets a key to a value, until a time. If that has passed, the key is removed.
     pub fn put_until(&mut self, key: &[u8], value: Value, expires_ms: Option<u64>) {
-        if expires_ms.is_some_and(|at| at < self.now_ms) {
+        if expires_ms.is_some_and(|at| at <= self.now_ms) {
             self.remove(key);
             return;
         }
@@ -433,8 +431,7 @@ impl KeyspaceMut<'_> {
         Some((entry.value, entry.expires_ms.map(NonZeroU64::get)))
     }
 
-    /// Sets a key's expiry; `None` for never. One that is not in the future removes the key. Returns whether the key
-    /// existed.
+    /// Sets a key's expiry; `None` for never. One in the past removes the key. Returns whether the key existed.
     pub fn set_expiry(&mut self, key: &[u8], expires_ms: Option<u64>) -> bool {
         if !self.view().exists(key) {
             return false;

@@ -43,7 +43,7 @@ fn a_watched_key_that_is_absent_has_changed_once_it_was_born() {
     let mut keys = Keyspace::default();
     assert!(is_unchanged_after(&mut keys, b"k", |keys| assert!(keys.remove(b"k").is_none())));
     assert!(is_unchanged_after(&mut keys, b"k", |keys| keys.clear()));
-    assert!(is_unchanged_after(&mut keys, b"k", |keys| keys.put_until(b"k", text(1).into_value(), Some(NOW_MS - 1))));
+    assert!(is_unchanged_after(&mut keys, b"k", |keys| keys.put_until(b"k", text(1).into_value(), Some(NOW_MS))));
     assert!(!is_unchanged_after(&mut keys, b"k", |keys| {
         keys.put(b"k", text(1));
         keys.remove(b"k");
@@ -74,14 +74,14 @@ fn a_watched_key_that_expires_has_changed_and_one_that_had_expired_has_not() {
     let mut keys = Keyspace::default();
     keys.change(NOW_MS, 0).put_until(b"k", text(1).into_value(), Some(NOW_MS + 1));
     let before = keys.view(NOW_MS).watch(b"k");
-    let after = keys.view(NOW_MS + 2).watch(b"k");
+    let after = keys.view(NOW_MS + 1).watch(b"k");
     for removed in [0, 1, 0] {
-        let view = keys.view(NOW_MS + 2);
+        let view = keys.view(NOW_MS + 1);
         assert!(!view.is_unchanged(b"k", before) && view.is_unchanged(b"k", after), "it is absent, removed or not");
-        assert_eq!(keys.expire(NOW_MS + 2, removed), removed);
+        assert_eq!(keys.expire(NOW_MS + 1, removed), removed);
     }
-    keys.change(NOW_MS + 2, 0).put(b"k", text(1));
-    assert!(!keys.view(NOW_MS + 2).is_unchanged(b"k", after));
+    keys.change(NOW_MS + 1, 0).put(b"k", text(1));
+    assert!(!keys.view(NOW_MS + 1).is_unchanged(b"k", after));
 }
 
 #[test]
@@ -89,12 +89,12 @@ fn an_edit_of_what_has_expired_begins_afresh_and_for_ever() {
     let mut keys = Keyspace::default();
     keys.change(NOW_MS, 0).put_until(b"k", Set::default().into_value(), Some(NOW_MS + 1));
     let absent = || text(7);
-    let edited = keys.change(NOW_MS + 2, 0).edit_or(b"k", absent, |text| {
+    let edited = keys.change(NOW_MS + 1, 0).edit_or(b"k", absent, |text| {
         *text = self::text(text.integer().expect("it is a number") + 1);
         Ok(Edited::Changed(()))
     });
     assert_eq!(edited, Ok(()), "its old type does not matter");
-    let view = keys.view(NOW_MS + 2);
+    let view = keys.view(NOW_MS + 1);
     assert_eq!(integer(&view, b"k"), Some(8));
     assert_eq!(view.entry(b"k").and_then(KeyEntry::expires_ms), None);
     assert_eq!(keys.next_expiry_ms(), None);
@@ -122,12 +122,12 @@ fn only_so_many_keys_are_removed_at_once_and_the_others_are_absent_all_the_same(
         let value = text(1).into_value();
         keys.change(NOW_MS, 0).put_until(&key.to_le_bytes(), value, Some(NOW_MS + 1 + key % 2));
     }
-    assert_eq!(keys.view(NOW_MS + 2).len(), 50);
-    assert_eq!(keys.expire(NOW_MS + 2, 20), 20);
-    assert_eq!((keys.len(), keys.view(NOW_MS + 2).len()), (80, 50));
-    assert_eq!(keys.expire(NOW_MS + 2, 1000), 30);
-    assert_eq!(keys.expire(NOW_MS + 3, 1000), 50);
-    assert!(keys.view(NOW_MS + 3).is_empty());
+    assert_eq!(keys.view(NOW_MS + 1).len(), 50);
+    assert_eq!(keys.expire(NOW_MS + 1, 20), 20);
+    assert_eq!((keys.len(), keys.view(NOW_MS + 1).len()), (80, 50));
+    assert_eq!(keys.expire(NOW_MS + 1, 1000), 30);
+    assert_eq!(keys.expire(NOW_MS + 2, 1000), 50);
+    assert!(keys.view(NOW_MS + 2).is_empty());
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn a_large_value_counts_as_much_as_many_small_ones() {
         let value: Set = members.iter().map(|member| &member[..]).collect();
         keys.change(NOW_MS, 0).put_until(&[key], value.into_value(), Some(NOW_MS + 1));
     }
-    assert_eq!(keys.expire(NOW_MS + 2, 40), 2);
-    assert_eq!(keys.expire(NOW_MS + 2, 40), 2);
+    assert_eq!(keys.expire(NOW_MS + 1, 40), 2);
+    assert_eq!(keys.expire(NOW_MS + 1, 40), 2);
 }
 
 #[test]
@@ -194,7 +194,7 @@ impl Model {
     }
 
     fn put(&mut self, key: u8, value: i64, expires_ms: Option<u64>, now_ms: u64) {
-        if expires_ms.is_some_and(|at| at < now_ms) {
+        if expires_ms.is_some_and(|at| at <= now_ms) {
             return self.remove(key);
         }
         self.keys.insert(key, (value, expires_ms));
@@ -245,8 +245,7 @@ proptest! {
                     let existed = model.keys.get(&key).copied();
                     prop_assert_eq!(change.set_expiry(&[key], at(expiry)), existed.is_some());
                     if let Some((value, _)) = existed {
-                        // One that is due in this millisecond is removed at once.
-                        model.put(key, value, at(expiry), now_ms + 1);
+                        model.put(key, value, at(expiry), now_ms);
                     }
                 }
                 Op::Clear => {
@@ -260,7 +259,7 @@ proptest! {
                 Op::Watch(key) => model.watches.push((key, keys.view(now_ms).watch(&[key]), false)),
             }
             let expired: Vec<_> =
-                model.keys.iter().filter(|(_, (_, at))| at.is_some_and(|at| at < now_ms)).map(|(key, _)| *key).collect();
+                model.keys.iter().filter(|(_, (_, at))| at.is_some_and(|at| at <= now_ms)).map(|(key, _)| *key).collect();
             expired.into_iter().for_each(|key| model.remove(key));
 
             let view = keys.view(now_ms);

@@ -33,7 +33,7 @@ async fn tell_if_due(server: &Server) -> Option<Duration> {
     let at_ms = now_ms();
     let next = server.group.peek(|store: &Served<Store>| store.keys().next_expiry_ms()).await;
     match next {
-        Ok(Some(next)) if next < at_ms => {}
+        Ok(Some(next)) if next <= at_ms => {}
         Ok(Some(_)) => return Some(PERIOD),
         Ok(None) | Err(_) => return Some(CALM),
     }
