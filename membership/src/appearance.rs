@@ -14,6 +14,9 @@ const PENDING_FOR: u32 = 4;
 /// before. It may say for ever that it gets on with it.
 const LINGERS_FOR: u32 = 8;
 
+/// The least time for which rows of others that tell of new endpoints keep this node waiting, from its last own one.
+const BELIEVED_FOR: Duration = Duration::from_secs(10);
+
 /// Bad news of a member of the view that has not appeared in it.
 #[derive(Clone, Debug)]
 struct PendingSuspicion {
@@ -34,7 +37,7 @@ impl PendingSuspicion {
 /// On a host that has no time for all of them, connecting many members takes much longer than a failure timeout, and
 /// giving one up makes all begin anew. So no clock runs against missing members while endpoints come about: here, or at
 /// any member whose row says so. Each endpoint comes about once, so this has an end. Rows may say anything: they count
-/// for a connect timeout for each member, from the last endpoint here.
+/// for a connect timeout for each member, and at least [`BELIEVED_FOR`], from the last endpoint here.
 #[derive(Debug, Default)]
 pub(crate) struct Appearance {
     /// The number of the shards' endpoints that came about here.
@@ -128,8 +131,8 @@ impl Appearance {
         if here > self.known.0 || self.since.is_none() {
             self.wait_anew(now);
         }
-        let believed = self.grown_here.map_or(now, |at| at + settings.connect_timeout * tables.table.len() as u32);
-        if elsewhere > self.known.1 && now < believed {
+        let believed = (settings.connect_timeout * tables.table.len() as u32).max(BELIEVED_FOR);
+        if elsewhere > self.known.1 && self.grown_here.is_none_or(|at| now < at + believed) {
             self.since = Some(now);
         }
         self.known = (here, elsewhere);
@@ -163,7 +166,10 @@ impl Appearance {
         let coming = self.since.unwrap_or(now);
         let late_by = |seen: &Lingering| {
             let is_silent = seen.quiet.is_some_and(|since| now.since(coming.max(since)) >= waited);
-            is_silent.then_some(waited).or((now.since(seen.since) >= longest).then_some(longest))
+            // A pause of this node's, or an endpoint here, begins the time anew.
+            let since = self.grown_here.unwrap_or(now).max(seen.since);
+            let is_endless = seen.quiet.is_none() && now.since(since) >= longest;
+            is_silent.then_some(waited).or(is_endless.then_some(longest))
         };
         let late = self.lingering.iter().filter_map(|(&member, seen)| Some((table.node(member), late_by(seen)?)));
         let late: Vec<(NodeId, Duration)> = late.collect();
@@ -239,7 +245,23 @@ mod tests {
             view.tables[1].tell_endpoints(told);
         });
         assert_eq!(gone, [nodes[2]]);
-        assert!((3 * SECOND..=4 * SECOND).contains(&passed), "{passed:?}");
+        assert!((BELIEVED_FOR..=BELIEVED_FOR + SECOND).contains(&passed), "{passed:?}");
+    }
+
+    #[test]
+    fn a_member_is_waited_for_while_endpoints_come_about_here() {
+        let nodes = [1, 2].map(NodeId);
+        let (before, after) = (view(Epoch::FIRST, &nodes), view(Epoch(Epoch::FIRST.0 + 1), &nodes));
+        let (mut previous, tables) = (Connected::new(&before, 2), Connected::new(&after, 1));
+        previous.tables[1].decide();
+        previous.run();
+        let both = Tables { table: &tables.tables[0], previous: Some(&previous.tables[0]) };
+        let mut appearance = Appearance::default();
+        for tenth in 0..1000 {
+            appearance.endpoint();
+            let gone = appearance.look(Time::ZERO + SECOND / 10 * tenth, both, &settings());
+            assert!(gone.is_empty(), "after {tenth} tenths of a second: {gone:?}");
+        }
     }
 
     #[test]

@@ -114,7 +114,10 @@ pub enum Cause {
         waited: Duration,
     },
     /// A member that took too long to clean up the view before.
-    #[error("{node} has not come from the view before within {waited:?}: its disk or its application hangs")]
+    #[error(
+        "{node} has not come from the view before within {waited:?}: its disk or its application hangs, or \
+        it has too much to deliver"
+    )]
     Lingers {
         /// The member.
         node: NodeId,
