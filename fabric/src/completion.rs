@@ -118,8 +118,8 @@ pub enum BreakReason {
     /// The peer's decision to give this node up, after it had heard nothing of it for the failure timeout.
     #[error("it gave this node up, after it had heard nothing of it for the failure timeout")]
     GivenUp,
-    /// An operation with a key that the endpoint was not given, or outside its region.
-    #[error("an operation had a wrong key or lay outside its region")]
+    /// An operation with a key that the endpoint was not given, or outside its region; or a write of a lent one.
+    #[error("an operation had a wrong key, lay outside its region, or wrote a lent one")]
     Access,
     /// A send, or a write with immediate, that found no posted receive, or too small a one.
     #[error("a message found no posted receive that could take it")]
