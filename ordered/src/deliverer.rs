@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use squall_fabric::{NodeId, Region};
 use squall_membership::{Epoch, Seq, ShardView};
-use squall_sst::ring::{self, Corrupt, Reader, Ring, Tag, Turn};
+use squall_sst::ring::{self, Fault, Reader, Ring, Tag, Turn};
 
 use crate::{
     Payload, Persisted,
@@ -65,7 +65,7 @@ pub struct Ran {
     pub more: bool,
 }
 
-/// An error that ends the delivery of a sender's messages: the sender is faulty.
+/// An error that ends the delivery of a sender's messages: it has changed them after they were found to be good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{sender} sent what is no message: {cause}")]
 pub struct DeliverError {
@@ -73,22 +73,6 @@ pub struct DeliverError {
     pub sender: NodeId,
     /// The sender's fault.
     pub cause: Fault,
-}
-
-/// A fault of a sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// Its ring holds something that is not a record.
-    #[error(transparent)]
-    Ring(#[from] Corrupt),
-    /// A turn of a bulk message that did not come, or of another than the next.
-    #[error("it announced bulk message {number} of {bytes} bytes, which is not the next that came")]
-    Bulk {
-        /// The message's number.
-        number: u64,
-        /// Its length, in bytes.
-        bytes: u64,
-    },
 }
 
 /// The memory in which a deliverer finds the messages of all senders, by rank.
@@ -256,7 +240,7 @@ impl Deliverer {
                 break;
             }
         }
-        self.progress.set_delivered(0, self.next);
+        self.publish();
         ran.more = self.next < limit;
         result.map(|()| ran)
     }
@@ -281,9 +265,17 @@ impl Deliverer {
             *version += ran.messages as u64;
             self.progress.versions.set_applied(*version);
         }
-        self.progress.set_delivered(0, self.next);
+        self.publish();
         ran.more = self.next < limit && !self.progress.versions.is_full();
         result.map(|()| ran)
+    }
+
+    /// Publishes how far it has come in the order, and in each ring.
+    fn publish(&self) {
+        for (s, sender) in self.senders.iter().enumerate() {
+            self.progress.set_read(s, sender.reader.position());
+        }
+        self.progress.set_delivered(0, self.next);
     }
 
     /// Takes the order's next turn.
@@ -310,6 +302,7 @@ impl Deliverer {
                 result = sender.take(self.epoch, seq, application, &mut ran.messages);
                 sender.turns += u64::from(result.is_ok());
             }
+            self.progress.set_read(s, sender.reader.position());
             self.progress.set_delivered(s, sender.turns);
             ran.more |= sender.turns < limit;
             result?;

@@ -75,12 +75,12 @@ use squall_membership::{ShardId, View};
 use squall_sst::ring;
 
 pub use config::{BulkPath, Mode, ShardConfig};
-pub use deliverer::{Deliver, DeliverError, Deliverer, Fault, Message, Ran};
+pub use deliverer::{Deliver, DeliverError, Deliverer, Message, Ran};
 pub use error::{CreateError, SubmitRefused};
 pub use payload::Payload;
 pub use progress::{Persisted, Progress};
 pub use shard::{Row, Shard, Stepped, Undelivered};
-pub use squall_sst::ring::Tag;
+pub use squall_sst::ring::{Fault, Tag};
 pub use submitter::{OrderPosition, Submitter};
 
 /// Creates this node's part of a shard of a view, and starts to connect it to the other members. Fails if the view has

@@ -20,6 +20,8 @@ pub struct Progress {
     limits: Box<[CachePadded<AtomicU64>]>,
     /// Written by the delivering thread: the count that it has delivered, in the units of `limits`.
     delivered: Box<[CachePadded<AtomicU64>]>,
+    /// Written by the delivering thread: the position up to which it has read each sender's ring.
+    read: Box<[CachePadded<AtomicU64>]>,
     /// Written by the node's thread: the number of the reads asked for that may be answered from the state as it is.
     answerable: CachePadded<AtomicU64>,
     /// Written by the threads that read: the number of reads that were asked for.
@@ -46,7 +48,8 @@ impl Progress {
         let words = || (0..senders.max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect();
         let word = || CachePadded::new(AtomicU64::new(0));
         let (lease, renew, versions) = (CachePadded::default(), CachePadded::default(), Versions::default());
-        Progress { limits: words(), delivered: words(), answerable: word(), asked: word(), lease, renew, versions }
+        let (limits, delivered, read) = (words(), words(), words());
+        Progress { limits, delivered, read, answerable: word(), asked: word(), lease, renew, versions }
     }
 
     /// Acquire: messages below the limit can be read.
@@ -65,6 +68,15 @@ impl Progress {
 
     pub(crate) fn set_delivered(&self, index: usize, to: u64) {
         self.delivered[index].store(to, Ordering::Release);
+    }
+
+    pub(crate) fn read(&self, sender: usize) -> u64 {
+        self.read[sender].load(Ordering::Acquire)
+    }
+
+    /// Sets how far a ring was read, before the turns there count as delivered: its sender may write there then.
+    pub(crate) fn set_read(&self, sender: usize, position: u64) {
+        self.read[sender].store(position, Ordering::Release);
     }
 
     pub(crate) fn answerable(&self) -> u64 {

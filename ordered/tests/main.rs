@@ -7,6 +7,7 @@ mod cluster;
 mod durable;
 #[path = "../../tests/support/exposed.rs"]
 mod exposed;
+mod liars;
 mod log;
 #[path = "../../tests/support/seeds.rs"]
 mod seeds;

@@ -300,14 +300,16 @@ fn what_can_never_be_sent_fails_at_once() {
 
 /// To wait for such turns, or to give up as many, would take for ever.
 #[test]
-fn a_peer_that_claims_more_turns_than_there_can_be_is_faulty_and_has_none() {
-    let (mut solo, row, _) = with_a_peer();
-    for (turns, faulty) in [(1, 0), (u64::MAX, 1), (u64::MAX, 0)] {
-        // The first word is the number of turns.
+fn a_peer_that_claims_more_turns_than_there_are_is_faulty_and_has_none() {
+    for turns in [1, u64::MAX] {
+        let (mut solo, row, _) = with_a_peer();
+        // The first word is the number of turns, of which its ring has none.
         row.store(0, turns);
-        solo.shard.step(&mut solo.fabric, solo.now);
-        let blamed = solo.shard.take_faulty();
-        assert!(blamed.len() == faulty && blamed.iter().all(|(node, _)| *node == NodeId(2)), "{turns}: {blamed:?}");
+        for faulty in [1, 0] {
+            solo.shard.step(&mut solo.fabric, solo.now);
+            let blamed = solo.shard.take_faulty();
+            assert!(blamed.len() == faulty && blamed.iter().all(|(node, _)| *node == NodeId(2)), "{turns}: {blamed:?}");
+        }
+        assert_eq!(solo.shard.row(squall_membership::Rank(0)).sent, 0, "turns were given up for none");
     }
-    assert!(solo.shard.row(squall_membership::Rank(0)).sent <= 1, "turns were given up for none");
 }

@@ -3,6 +3,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use squall_rdmc::{Buffer, Group};
+use squall_sst::ring;
 
 use super::{Arrivals, Arrived, reserve::Reserve};
 
@@ -16,6 +17,8 @@ pub(super) struct Incoming {
     first: u64,
     /// The number of messages that were handed to the deliverer, the oldest first.
     held: u64,
+    /// The number of messages whose turns were taken.
+    with_turn: u64,
     /// Messages that are about to come and have no memory yet.
     asking: VecDeque<Asking>,
 }
@@ -53,12 +56,27 @@ pub(super) enum Breach {
 
 impl Incoming {
     pub(super) fn new(reserve: Reserve, arrivals: Arc<Arrivals>) -> Incoming {
-        Incoming { reserve, arrivals, live: VecDeque::new(), first: 0, held: 0, asking: VecDeque::new() }
+        let (live, asking) = (VecDeque::new(), VecDeque::new());
+        Incoming { reserve, arrivals, live, first: 0, held: 0, with_turn: 0, asking }
     }
 
     /// Returns the number of messages that this member holds.
     pub(super) fn held(&self) -> u64 {
         self.held
+    }
+
+    /// Returns whether a message that has a turn is the next one, and is here. If so, the one behind it is the next
+    /// from then on.
+    pub(super) fn is_next(&mut self, message: ring::Bulk) -> bool {
+        let index = self.with_turn.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        // It stays here until it was delivered, which is after its turn was taken.
+        let is_here = match index.and_then(|index| self.live.get(index)) {
+            Some(Live::Here { len, .. }) => self.with_turn < self.held && *len as u64 == message.len,
+            _ => false,
+        };
+        let is_next = is_here && message.number == self.with_turn;
+        self.with_turn += u64::from(is_next);
+        is_next
     }
 
     /// Returns whether a message waits for memory.

@@ -401,6 +401,15 @@ impl ShardBulk {
         }
     }
 
+    /// Returns whether a bulk message that has a turn is its sender's next, and is here. If so, the one behind it is
+    /// the next from then on.
+    pub(crate) fn is_next(&mut self, sender: usize, message: ring::Bulk) -> bool {
+        match self.lanes.get_mut(sender).map(|lane| &mut lane.way) {
+            Some(LaneDirection::In(incoming)) => incoming.is_next(message),
+            _ => false,
+        }
+    }
+
     /// Takes note that every member has delivered the first `delivered` bulk messages of this node. Returns whether
     /// there is more room than at the last call.
     pub(crate) fn free(&mut self, delivered: u64) -> bool {

@@ -3,6 +3,7 @@
 mod columns;
 mod durable;
 mod ending;
+mod turns;
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,6 +21,7 @@ pub use self::ending::Undelivered;
 use self::{
     columns::{Columns, OrderColumns},
     durable::Durable,
+    turns::TakenTurns,
 };
 use crate::{
     bulk::ShardBulk,
@@ -83,9 +85,7 @@ pub struct Shard {
     /// The most turns that all senders together have in their rings.
     ring_turns: u64,
     /// The turns of each sender that have been taken, by rank among senders.
-    turns: Vec<u64>,
-    /// The senders that have claimed turns that they can't have. No more turns of theirs are taken.
-    absurd: Vec<bool>,
+    turns: Vec<TakenTurns>,
     /// The members that broke the protocol, until [`take_faulty`](Shard::take_faulty) returns them.
     faulty: Vec<(NodeId, String)>,
     progress: Arc<Progress>,
@@ -153,8 +153,7 @@ impl Shard {
             senders,
             own,
             ring_turns: ring::max_records(config.ring_bytes) * rings.len() as u64,
-            turns: vec![0; rings.len()],
-            absurd: vec![false; rings.len()],
+            turns: rings.iter().map(TakenTurns::new).collect(),
             remote: vec![None; rows],
             rings: rings.to_vec(),
             bulk: ShardBulk::default(),
@@ -261,39 +260,6 @@ impl Shard {
         stepped.busy |= self.table.take_changes() != ColumnSet::EMPTY;
         self.push(fabric);
         stepped
-    }
-
-    /// Takes the turns that senders say they have used. One that says that it has used more than it can have is faulty:
-    /// to wait for such turns, or to give up as many, would take for ever. Only a message opens a turn that no sender
-    /// has reached ([`order::turns_due`]), and stays in its ring until this member has delivered it.
-    fn take_turns(&mut self) {
-        for (sender, taken) in self.turns.iter_mut().enumerate() {
-            let member = self.senders[sender];
-            let turns = self.table.get(member, self.columns.sent);
-            if turns <= *taken || self.absurd[sender] {
-                continue;
-            }
-            let delivered = match self.mode {
-                Mode::Ordered | Mode::Durable => self.progress.delivered(0) / self.senders.len() as u64,
-                Mode::Unordered => self.progress.delivered(sender),
-            };
-            // Turns are given up as far as a ring's worth, and messages may follow before others have been delivered.
-            if member == self.table.me() || turns <= delivered + 3 * self.ring_turns + 4 {
-                *taken = turns;
-                continue;
-            }
-            self.absurd[sender] = true;
-            let why = format!("it says that it has used {turns} turns, of which others have delivered {delivered}");
-            self.faulty.push((self.mesh.node(member), why));
-        }
-    }
-
-    /// Returns the number of turns of a sender that have arrived here.
-    fn turns(&self, sender: usize) -> u64 {
-        match &self.own {
-            Some(own) if own.rank == sender => own.outbox.turns(),
-            _ => self.turns[sender],
-        }
     }
 
     /// Finds new messages of this node, and gives up turns so that others need not wait for it.

@@ -3,7 +3,8 @@
 //! A sender owns a byte ring of length-prefixed records. Application threads write records into the sender's own copy
 //! ([`Ring`]). Its node's thread finds the complete ones, counts the *turns* that they take, and pushes their bytes to
 //! the same place in every other member's copy ([`Outbox`]). A counter in the sender's row then announces the turns.
-//! Receivers walk their copy record by record ([`Reader`]) up to that counter.
+//! Receivers walk their copy record by record up to that counter: their node's thread checks what has arrived before
+//! it counts ([`Checker`]), and the thread that delivers reads it ([`Reader`]). Both walk by the same rules.
 //!
 //! # Record
 //!
@@ -28,6 +29,7 @@
 //! behind it would never be freed. A reader accepts nothing else behind one, so that a faulty sender can't keep it from
 //! coming to a turn.
 
+mod checker;
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
 mod outbox;
@@ -35,12 +37,15 @@ mod producer;
 mod reader;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
+mod walk;
 
 use squall_fabric::Region;
 
+pub use checker::{Checker, Fault};
 pub use outbox::Outbox;
 pub use producer::{PushError, Ring, RingMemory};
-pub use reader::{Corrupt, Reader, Turn};
+pub use reader::{Reader, Turn};
+pub use walk::Corrupt;
 
 /// The version of the rings' format, which must be the same at all members.
 pub const FORMAT: u64 = 2;
