@@ -130,6 +130,12 @@ impl<E> Endpoints<E> {
         (entry.id == id).then_some(&mut entry.endpoint)
     }
 
+    /// The endpoint at a place of the table, whatever its id.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn at_mut(&mut self, slot: u32) -> Option<&mut E> {
+        Some(&mut self.slots.get_mut(slot as usize)?.entry.as_mut()?.endpoint)
+    }
+
     /// Takes an endpoint out, or forgets one that never came to life.
     pub(crate) fn remove(&mut self, id: EndpointId) -> Option<E> {
         let slot = self.slots.get_mut(index_of(id));
@@ -197,6 +203,12 @@ pub(crate) fn report_end(
 #[inline]
 pub(crate) fn space_of(id: EndpointId) -> u8 {
     (id.0 >> SPACE_SHIFT) as u8
+}
+
+/// The place of an endpoint in its table.
+#[cfg(feature = "verbs")]
+pub(crate) fn slot_of(id: EndpointId) -> u32 {
+    index_of(id) as u32
 }
 
 #[inline]

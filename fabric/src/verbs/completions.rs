@@ -12,6 +12,8 @@ pub(super) struct Completions {
     queues: Vec<Queue>,
     /// The number of entries that one queue has at most.
     most: usize,
+    /// The number of completions that an endpoint may have outstanding. (A bell has fewer.)
+    of_endpoint: usize,
 }
 
 struct Queue {
@@ -29,9 +31,9 @@ struct Queue {
 const ENDPOINTS: usize = 16;
 
 impl Completions {
-    /// Makes a set without queues, of at most `most` entries each.
-    pub(super) fn new(context: &Arc<Context>, most: usize) -> io::Result<Completions> {
-        Ok(Completions { channel: Channel::new(context)?, queues: Vec::new(), most })
+    /// Makes a set without queues, of at most `most` entries each, for endpoints that need `of_endpoint`.
+    pub(super) fn new(context: &Arc<Context>, most: usize, of_endpoint: usize) -> io::Result<Completions> {
+        Ok(Completions { channel: Channel::new(context)?, queues: Vec::new(), most, of_endpoint })
     }
 
     /// Reserves room for a queue pair that may have `entries` completions outstanding. Returns its queue, and that
@@ -43,7 +45,7 @@ impl Completions {
             None => {
                 // So that few queues serve however many endpoints: each is looked at in every poll.
                 let endpoints = ENDPOINTS << self.queues.len().min(16);
-                let size = endpoints.saturating_mul(entries).min(self.most).max(entries);
+                let size = endpoints.saturating_mul(self.of_endpoint).min(self.most).max(entries);
                 let cq = Cq::new(&self.channel, size)?;
                 self.queues.push(Queue { cq, entries: size, reserved: 0, leaving: 0, is_retired: false });
                 self.queues.len() - 1

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use super::{
     attachment::Attachment,
+    bell::{self, BELL},
     endpoint::{ConnectionStage, Endpoint, READY, WAKE},
     fabric::{Core, VerbsFabric},
     memory, post,
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Region, RegionKind,
+    endpoints::slot_of,
     net::{Command, Connect, Event},
     random,
     recvs::RecvQueue,
@@ -41,16 +43,19 @@ impl VerbsFabric {
         let core = &mut self.core;
         let psn = random::number().map_err(|cause| refused("no random number could be drawn")(cause.into()))?;
         let psn = psn as u32 & 0x00ff_ffff;
-        let entries = (self.room.sends + self.room.recvs) as usize;
+        let room = if tag == BELL { bell::ROOM } else { self.room };
+        let entries = room.entries();
         let (cq, queue) =
             self.completions.reserve(entries).map_err(refused("a completion queue could not be created"))?;
-        let made = new_queue_pair(&self.attachment, &queue, self.room)
+        let made = new_queue_pair(&self.attachment, &queue, room)
             .map_err(refused("a queue pair could not be created"))
             .and_then(|mut qp| {
-                let exposed = expose_all(&mut qp, core, expose).map_err(refused("a region could not be exposed"))?;
+                let exposed = expose_all(&mut qp, core, expose)
+                    .and_then(|regions| Ok((regions, expose_watch(&mut qp, core, tag)?)))
+                    .map_err(refused("a region could not be exposed"))?;
                 Ok((qp, exposed))
             });
-        let (qp, (regions, (watch_addr, watch_key), watch)) =
+        let (qp, (regions, (watch, (watch_addr, watch_key)))) =
             made.inspect_err(|_| self.completions.release(cq, entries))?;
         let address = self.attachment.address;
         let set_up = SetUp {
@@ -63,6 +68,7 @@ impl VerbsFabric {
             watch_addr,
             watch_key,
             gid: address.gid,
+            slot: slot_of(id),
             hello: hello[..hello.len().min(HELLO_BYTES)].to_vec(),
             regions,
         };
@@ -112,12 +118,9 @@ impl VerbsFabric {
                     // A thread that armed before this must announce anew.
                     self.core.look_again = true;
                     match bytes[..] {
+                        [READY] if endpoint.is_bell() => endpoint.connected(&mut self.core, &mut self.of_bells),
                         [READY] => endpoint.connected(&mut self.core, out),
-                        [WAKE] if !endpoint.announcement.is_due() => {
-                            endpoint.announcement.used = true;
-                            self.core.unannounced.push(endpoint.id);
-                        }
-                        [WAKE] => {}
+                        [WAKE] => endpoint.on_wake(&mut self.core),
                         _ => tracing::debug!(peer = %endpoint.peer, "told what this release does not know"),
                     }
                 }
@@ -155,6 +158,8 @@ impl VerbsFabric {
                 served_reads: attachment.served_reads,
                 timeout: self.timeout,
                 retries: RETRIES,
+                // Elsewhere, a message that finds no receive is a breach (G3), and waiting does not make it better.
+                rnr_retries: if endpoint.is_bell() { bell::RNR_RETRIES } else { 0 },
             };
             match endpoint.qp.connect(&path) {
                 Ok(()) => Ok(theirs),
@@ -172,6 +177,9 @@ impl VerbsFabric {
                 }
                 endpoint.tell_ready(&mut self.core);
                 endpoint.activate(&mut self.core);
+                if !endpoint.is_bell() {
+                    self.core.bells.met.push(endpoint.peer);
+                }
             }
             Err(sentence) => endpoint.fail(&mut self.core, BreakReason::Failed(sentence)),
         }
@@ -195,9 +203,8 @@ fn check_exposed(expose: &[Region]) -> Result<(), String> {
     }
 }
 
-/// Makes windows for all that the peer of a queue pair may reach: the regions, and a watch, whose address and key stand
-/// in the middle.
-fn expose_all(qp: &mut Qp, core: &mut Core, expose: &[Region]) -> io::Result<(Vec<Exposed>, (u64, u32), Watch)> {
+/// Makes windows for the regions that the peer of a queue pair may reach.
+fn expose_all(qp: &mut Qp, core: &mut Core, expose: &[Region]) -> io::Result<Vec<Exposed>> {
     let mut regions = Vec::with_capacity(expose.len());
     for region in expose {
         let addr = post::address(region, 0, region.len());
@@ -208,9 +215,17 @@ fn expose_all(qp: &mut Qp, core: &mut Core, expose: &[Region]) -> io::Result<(Ve
         };
         regions.push(Exposed { describe: region.describe(), addr, key });
     }
+    Ok(regions)
+}
+
+/// Makes a watch, of which a bell has none, and a window for it. Returns its address and key as well.
+fn expose_watch(qp: &mut Qp, core: &mut Core, tag: GroupTag) -> io::Result<(Option<Watch>, (u64, u32))> {
+    if tag == BELL {
+        return Ok((None, (0, 0)));
+    }
     let watch = core.watches.take(&core.memories)?;
     let place = watch.expose(qp, &mut core.memories)?;
-    Ok((regions, place, watch))
+    Ok((Some(watch), place))
 }
 
 /// The number of times that a request without acknowledgement is sent again. (7, the most, is without end to rxe.)

@@ -15,10 +15,10 @@ use crate::{
     Slice, Source, Target, Time, Token, net::NetConfig,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Nodes that know each other, each on a device of its own where there are several; none without a device.
-fn nodes<const N: usize>(test: &str) -> Option<[VerbsFabric; N]> {
+pub(super) fn nodes<const N: usize>(test: &str) -> Option<[VerbsFabric; N]> {
     let entries = fs::read_dir("/sys/class/infiniband").into_iter().flatten();
     let mut devices: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     devices.sort();
@@ -47,7 +47,7 @@ fn nodes<const N: usize>(test: &str) -> Option<[VerbsFabric; N]> {
 
 /// Polls all nodes until a completion gives something; the callback gets the number of its node.
 #[track_caller]
-fn until<T>(nodes: &mut [VerbsFabric], mut done: impl FnMut(usize, Completion) -> Option<T>) -> T {
+pub(super) fn until<T>(nodes: &mut [VerbsFabric], mut done: impl FnMut(usize, Completion) -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();
     loop {
@@ -63,7 +63,7 @@ fn until<T>(nodes: &mut [VerbsFabric], mut done: impl FnMut(usize, Completion) -
 }
 
 /// Connects node `at` to the first, which exposes some regions. Returns both endpoints, the other node's first.
-fn connect(nodes: &mut [VerbsFabric], at: usize, epoch: u64, expose: &[Region]) -> [EndpointId; 2] {
+pub(super) fn connect(nodes: &mut [VerbsFabric], at: usize, epoch: u64, expose: &[Region]) -> [EndpointId; 2] {
     let tag = GroupTag { layer: 9, group: 1, epoch };
     let theirs = nodes[0].connect(NodeId(at as u32), tag, expose, b"");
     let own = nodes[at].connect(NodeId(0), tag, &[], b"");

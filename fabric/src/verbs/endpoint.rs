@@ -36,7 +36,7 @@ pub(super) struct Endpoint {
     pub(super) stage: ConnectionStage,
     /// Whether the peer was told that it can reach this side.
     pub(super) has_told_ready: bool,
-    pub(super) watch: Watch,
+    pub(super) watch: Option<Watch>,
     pub(super) announcement: Announcement,
     /// The end that it is about to come to.
     pub(super) ending: Option<Ending>,
@@ -152,9 +152,8 @@ impl Endpoint {
             // Of writes that came before the announcement was complete, no peer tells.
             core.look_again = true;
         }
-        if self.sending.last_polled > before && self.watch.must_tell() {
-            core.stats.told += 1;
-            core.commands.push(Command::Tell { endpoint: self.id, bytes: vec![WAKE] });
+        if self.sending.last_polled > before && self.watch.as_mut().is_some_and(Watch::must_tell) {
+            core.bells.to_wake.push(self.id);
         }
     }
 
@@ -163,7 +162,11 @@ impl Endpoint {
         if self.ending.is_some() {
             return;
         }
-        let suspect = |reason| Ending::Suspected(reason, now + core.failure_timeout / 4);
+        let suspect = |reason| match self.is_bell() {
+            false => Ending::Suspected(reason, now + core.failure_timeout / 4),
+            // Nobody reads the reason, and a peer may sleep whose ring was lost.
+            true => Ending::Known(reason),
+        };
         let ending = match error {
             status::IBV_WC_RNR_RETRY_EXC_ERR => Ending::Known(BreakReason::ReceiverNotReady),
             // A message was longer than its receive: to cards the request is invalid, to rxe the receive is.
@@ -219,7 +222,7 @@ impl Endpoint {
         // No memory is written any more when the completions below are read.
         let stopped = qp.destroy();
         report_end(id, (peer, tag), sending.tokens(), &recvs, reason, out);
-        let Err(error) = stopped else { return Some(watch) };
+        let Err(error) = stopped else { return watch };
         tracing::error!(
             %error, %peer, ?tag,
             "a queue pair could not be destroyed: the memory that it may still use is kept until this process ends"

@@ -17,6 +17,7 @@ use rustix::{
 
 use super::{
     attachment::Attachment,
+    bell::{BELL, Bells},
     completions::Completions,
     config::{VerbsConfig, VerbsError},
     connect,
@@ -57,13 +58,15 @@ pub struct VerbsFabric {
     pub(super) traffic_class: u8,
     pub(super) service_level: u8,
     pub(super) completions: Completions,
+    /// Completions of bells, which no layer sees.
+    pub(super) of_bells: Vec<Completion>,
     /// Scratch of `poll`.
     completed: Vec<Completed>,
     graphs: Executor,
-    pub(super) bell: Arc<Doorbell>,
+    pub(super) doorbell: Arc<Doorbell>,
     /// The timer that ends a wait when an endpoint is due to break.
     pub(super) timer: OwnedFd,
-    /// Readable when the bell, the completion channel, the timer or the device's reports are.
+    /// Readable when the doorbell, the completion channel, the timer or the device's reports are.
     pub(super) signal: OwnedFd,
     control: Control,
     pub(super) events: Events,
@@ -81,6 +84,7 @@ pub(super) struct Core {
     pub(super) active: Vec<EndpointId>,
     /// The endpoints whose peers must be told of the next sleep: see `watch`.
     pub(super) unannounced: Vec<EndpointId>,
+    pub(super) bells: Bells,
     /// The commands that the next poll sends to the control thread.
     pub(super) commands: Vec<Command>,
     /// Whether the last poll left work behind that would come without a signal.
@@ -108,6 +112,7 @@ impl Core {
             watches: Watches::default(),
             active: Vec::new(),
             unannounced: Vec::new(),
+            bells: Bells::default(),
             commands: Vec::new(),
             unfinished: false,
             look_again: false,
@@ -155,21 +160,21 @@ impl VerbsFabric {
             return Err(VerbsError::QueuesTooShort { device, depth: config.queue_depth, most });
         }
         let room = Room { sends: sends as u32, recvs: recvs as u32, inline: config.inline_bytes as u32 };
-        let completions = Completions::new(&attachment.pd.context, attachment.max_entries)
+        let completions = Completions::new(&attachment.pd.context, attachment.max_entries, room.entries())
             .map_err(VerbsError::system("create a completion channel"))?;
         let errno = |attempt| move |error: Errno| VerbsError::system(attempt)(error.into());
-        let bell = Arc::new(Doorbell::new().map_err(errno("create its doorbell"))?);
+        let doorbell = Arc::new(Doorbell::new().map_err(errno("create its doorbell"))?);
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(errno("create a timer"))?;
         let signal = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno("create an epoll"))?;
         let reports = attachment.context().reports();
-        for fd in [bell.eventfd.as_fd(), completions.channel.fd(), timer.as_fd(), reports] {
+        for fd in [doorbell.eventfd.as_fd(), completions.channel.fd(), timer.as_fd(), reports] {
             epoll::add(&signal, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
                 .map_err(errno("watch its descriptors"))?;
         }
         let (control, events) = net.plane(Plane::Verbs, {
-            let bell = Arc::clone(&bell);
-            move || bell.wake()
+            let doorbell = Arc::clone(&doorbell);
+            move || doorbell.wake()
         });
         tracing::debug!(
             node = config.net.node.0,
@@ -188,9 +193,10 @@ impl VerbsFabric {
             traffic_class: config.traffic_class,
             service_level: config.service_level,
             completions,
+            of_bells: Vec::new(),
             completed: Vec::new(),
             graphs: Executor::default(),
-            bell,
+            doorbell,
             timer,
             signal,
             control,
@@ -238,17 +244,20 @@ impl VerbsFabric {
     /// Takes an endpoint out, which is then dropped or finished.
     fn remove(&mut self, id: EndpointId) -> Option<Endpoint> {
         let endpoint = self.endpoints.remove(id)?;
-        self.completions.release(endpoint.cq, (self.room.sends + self.room.recvs) as usize);
+        self.completions.release(endpoint.cq, endpoint.qp.room.entries());
         Some(endpoint)
     }
 
     fn break_endpoint(&mut self, id: EndpointId, reason: BreakReason, out: &mut Vec<Completion>) {
         if let Some(endpoint) = self.remove(id) {
+            let peer = endpoint.peer;
             self.finish(endpoint, reason, out);
+            self.close_idle_bell(peer);
         }
     }
 
     fn finish(&mut self, endpoint: Endpoint, reason: BreakReason, out: &mut Vec<Completion>) {
+        let out = if endpoint.is_bell() { &mut self.of_bells } else { out };
         if let Some(watch) = endpoint.finish(reason, out) {
             self.core.watches.give_back(watch);
         }
@@ -275,6 +284,7 @@ impl VerbsFabric {
             let (id, recv) = endpoint_of(completed.id);
             // Completions of endpoints that are no more are ignored.
             if let Some(endpoint) = self.endpoints.get_mut(id) {
+                let out = if endpoint.is_bell() { &mut self.of_bells } else { &mut *out };
                 endpoint.on_completed(completed, recv, &mut self.core, now, out);
             }
         }
@@ -346,7 +356,10 @@ unsafe impl Fabric for VerbsFabric {
 
     fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
         let id = self.endpoints.reserve();
-        let endpoint = self.new_endpoint(id, peer, tag, expose, hello);
+        let endpoint = match tag {
+            BELL => Err(BreakReason::TagInUse),
+            _ => self.new_endpoint(id, peer, tag, expose, hello),
+        };
         self.endpoints.put(id, (peer, tag), endpoint)
     }
 
@@ -356,12 +369,14 @@ unsafe impl Fabric for VerbsFabric {
         tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = on.0, "disconnected");
         // Of an endpoint that was not announced yet, the control thread knows nothing.
         let announced = !matches!(endpoint.stage, ConnectionStage::New);
+        let peer = endpoint.peer;
         self.finish(endpoint, BreakReason::PeerClosed, &mut Vec::new());
         if announced {
             // Earlier commands go along, to keep their order.
             self.core.commands.push(Command::Close { endpoint: on, reason: BreakReason::PeerClosed });
             self.control.send(self.core.commands.drain(..));
         }
+        self.close_idle_bell(peer);
     }
 
     #[inline]
@@ -388,14 +403,15 @@ unsafe impl Fabric for VerbsFabric {
         }
         self.hand_over();
         let ends = self.take_events(out);
-        if self.endpoints.has_news() {
-            self.endpoints.report_stillborn(out);
-            self.announce();
-        }
         // Completions that came before a peer closed are reported before that.
         self.take_completions(now, out);
         for (id, reason) in ends {
             self.break_endpoint(id, reason, out);
+        }
+        self.make_bells();
+        if self.endpoints.has_news() {
+            self.endpoints.report_stillborn(out);
+            self.announce();
         }
         self.hand_over();
         if self.core.has_endings {
@@ -418,6 +434,7 @@ unsafe impl Fabric for VerbsFabric {
                 endpoint.is_active = false;
             }
         }
+        self.serve_bells();
         if !self.core.commands.is_empty() {
             self.control.send(self.core.commands.drain(..));
         }

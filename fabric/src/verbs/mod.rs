@@ -26,7 +26,7 @@
 //! - Writes and reads beyond the device's longest message are split. A send can't be: a longer one breaks its endpoint.
 //! - A poll looks at the completion queues, which are few, and at endpoints that have work or completions; those that
 //!   rest cost nothing.
-//! - A thread that sleeps is told by its peers that they have written its polled memory: see `watch.rs`.
+//! - A thread that sleeps is woken by peers that have written its polled memory: see `watch.rs` and `bell.rs`.
 //! - When an endpoint ends, its queue pair is destroyed before that is reported: no late write reaches its memory (G6).
 //!   If the device does not destroy it, the memory that it may still use is never used again.
 //! - What the device or the system refuses breaks its endpoint with the next poll, whatever is outstanding.
@@ -45,6 +45,9 @@
 
 mod address;
 mod attachment;
+mod bell;
+#[cfg(test)]
+mod bell_tests;
 mod completions;
 mod config;
 mod connect;

@@ -160,6 +160,13 @@ pub(super) struct Room {
     pub(super) inline: u32,
 }
 
+impl Room {
+    /// The number of completions that may be outstanding.
+    pub(super) fn entries(&self) -> usize {
+        (self.sends + self.recvs) as usize
+    }
+}
+
 /// The way to a peer's queue pair, with its parameters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
@@ -181,6 +188,8 @@ pub(super) struct Path {
     /// The exponent of the time that an acknowledgement is waited for, 4.096 µs · 2^this.
     pub(super) timeout: u8,
     pub(super) retries: u8,
+    /// The number of times that a message is sent again which finds no receive; 7 is without end.
+    pub(super) rnr_retries: u8,
 }
 
 /// A piece of local memory, as a request names it.
@@ -372,8 +381,7 @@ impl Qp {
         attributes.sq_psn = path.send_psn;
         attributes.timeout = path.timeout;
         attributes.retry_cnt = path.retries;
-        // A message that finds no receive is a breach (G3), and waiting does not make it better.
-        attributes.rnr_retry = 0;
+        attributes.rnr_retry = path.rnr_retries;
         attributes.max_rd_atomic = path.reads;
         let mask = ibv_qp_attr_mask::IBV_QP_STATE
             | ibv_qp_attr_mask::IBV_QP_TIMEOUT

@@ -224,6 +224,15 @@ impl Sending {
         Ok(self.issued)
     }
 
+    /// Hands over a ring of a bell: see `bell`. Its success is reported with that of a later one, so that it does not
+    /// wake this node.
+    pub(super) fn ring(&mut self, qp: &Qp, id: EndpointId, core: &mut Core, slot: u32, token: Token) -> io::Result<()> {
+        self.pending.push_back(Pending { end: self.issued + 1, token, _keep: None });
+        let nothing = self.capture(qp, core, &[])?;
+        self.push(qp, id, core, Verb::Send { imm: Some(slot) }, nothing)?;
+        self.hand_over(qp, id, core)
+    }
+
     /// Keeps bytes until the device has them.
     fn capture(&mut self, qp: &Qp, core: &mut Core, bytes: &[u8]) -> io::Result<Local> {
         if bytes.is_empty() {
@@ -262,13 +271,18 @@ impl Sending {
         self.signaled.push_back(self.issued);
     }
 
-    /// Hands over staged requests.
+    /// Hands over staged requests, and has the success of the last one reported.
     #[inline]
     fn flush(&mut self, qp: &Qp, id: EndpointId, core: &mut Core) -> io::Result<()> {
         let Some(last) = self.staged.last_mut() else { return Ok(()) };
         if !std::mem::replace(&mut last.signaled, true) {
             self.note_signaled();
         }
+        self.hand_over(qp, id, core)
+    }
+
+    #[inline]
+    fn hand_over(&mut self, qp: &Qp, id: EndpointId, core: &mut Core) -> io::Result<()> {
         core.stats.requests += self.staged.len() as u64;
         core.stats.posts += 1;
         // SAFETY: all pieces lie in regions that `pending`, `backlog` or `bounce` holds until the requests are done, or

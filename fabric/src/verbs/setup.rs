@@ -5,11 +5,11 @@
 //! ```text
 //!  0  version (1)            24  its watch's remote key (4)
 //!  1  path MTU, as verbs     28  GID (16 bytes)
-//!     number it              44  hello length (1), hello
-//!  2  link layer              .  region count (4), and for each region
-//!  3  reads served               key (8), address (8), bytes (8),
-//!  4  LID (2), zero (2)          remote key (4), kind (1)
-//!  8  queue pair number (4)
+//!     number it              44  the endpoint's slot (4)
+//!  2  link layer             48  hello length (1), hello
+//!  3  reads served            .  region count (4), and for each region
+//!  4  LID (2), zero (2)          key (8), address (8), bytes (8),
+//!  8  queue pair number (4)      remote key (4), kind (1)
 //! 12  first packet (4)
 //! 16  its watch's address (8)
 //! ```
@@ -22,9 +22,9 @@ use crate::{
 };
 
 /// The version of these bytes.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
-const HEAD_BYTES: usize = 44;
+const HEAD_BYTES: usize = 48;
 const REGION_BYTES: usize = 29;
 
 /// The most regions that one endpoint exposes, so that a set-up fits into a packet of the control plane.
@@ -45,6 +45,8 @@ pub(super) struct SetUp {
     pub(super) watch_addr: u64,
     pub(super) watch_key: u32,
     pub(super) gid: [u8; 16],
+    /// The place of the endpoint in this side's table, by which the other side's rings name it: see `bell`.
+    pub(super) slot: u32,
     pub(super) hello: Vec<u8>,
     pub(super) regions: Vec<Exposed>,
 }
@@ -76,7 +78,7 @@ impl SetUp {
         let mut out = Writer(Vec::with_capacity(HEAD_BYTES + 5 + self.hello.len() + REGION_BYTES * self.regions.len()));
         out.bytes(&[VERSION, self.mtu, self.link_layer, self.served_reads]).bytes(&self.lid.to_le_bytes());
         out.bytes(&[0; 2]).u32(self.number).u32(self.psn).u64(self.watch_addr).u32(self.watch_key).bytes(&self.gid);
-        out.u8(self.hello.len() as u8).bytes(&self.hello).u32(self.regions.len() as u32);
+        out.u32(self.slot).u8(self.hello.len() as u8).bytes(&self.hello).u32(self.regions.len() as u32);
         for Exposed { describe, addr, key } in &self.regions {
             let kind = match describe.kind {
                 RegionKind::Polled => 0,
@@ -107,6 +109,7 @@ impl SetUp {
         let watch_addr = rest.u64()?;
         let watch_key = rest.u32()?;
         let gid = rest.array()?;
+        let slot = rest.u32()?;
         let hello = usize::from(rest.u8()?);
         if hello > HELLO_BYTES {
             return Err(Malformed::Field("its private data is too long"));
@@ -134,7 +137,7 @@ impl SetUp {
             let describe = RemoteRegion { key, kind, bytes: bytes as usize };
             regions.push(Exposed { describe, addr, key: remote_key });
         }
-        Ok(SetUp { mtu, link_layer, served_reads, lid, number, psn, watch_addr, watch_key, gid, hello, regions })
+        Ok(SetUp { mtu, link_layer, served_reads, lid, number, psn, watch_addr, watch_key, gid, slot, hello, regions })
     }
 }
 
@@ -158,6 +161,7 @@ mod tests {
             watch_addr: u64::MAX,
             watch_key: 5,
             gid: [9; 16],
+            slot: 17,
             hello: b"hello".to_vec(),
             regions: vec![region(1, RegionKind::Polled), region(2, RegionKind::Bulk), region(3, RegionKind::Lent)],
         }

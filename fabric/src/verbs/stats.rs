@@ -14,6 +14,8 @@ pub struct VerbsStats {
     pub bounced: u64,
     /// Announcements to peers that this node is about to sleep.
     pub announced: u64,
-    /// Peers that were told, because they sleep, that their polled memory was written.
+    /// Peers that were woken by a ring of their bell, because their polled memory was written and they sleep.
+    pub rung: u64,
+    /// Peers that were woken over the control plane in place of a ring.
     pub told: u64,
 }

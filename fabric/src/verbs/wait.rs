@@ -21,7 +21,7 @@ use crate::{Time, Wait, Waker, mixed_part::MixedPart, shm::doorbell, wait::wait_
 impl Wait for VerbsFabric {
     /// Announces a sleep; the `watch` module shows that no wake-up is lost.
     fn arm(&mut self) {
-        self.bell.arm();
+        self.doorbell.arm();
         self.completions.announce_next();
         self.core.look_again = false;
         if self.core.reports_due < Time::MAX {
@@ -38,7 +38,7 @@ impl Wait for VerbsFabric {
     }
 
     fn disarm(&mut self) {
-        self.bell.disarm();
+        self.doorbell.disarm();
     }
 
     /// Sleeps. A wait that was not armed ends at once.
@@ -49,19 +49,19 @@ impl Wait for VerbsFabric {
             if signaled == Err(Errno::INTR) {
                 continue;
             }
-            self.bell.disarm();
+            self.doorbell.disarm();
             if signaled != Ok(0) {
-                doorbell::drain(self.bell.eventfd.as_fd());
+                doorbell::drain(self.doorbell.eventfd.as_fd());
                 doorbell::drain(self.timer.as_fd());
                 self.completions.channel.drain();
             }
         }
-        self.bell.disarm();
+        self.doorbell.disarm();
     }
 
     fn waker(&self) -> Waker {
-        let bell = Arc::clone(&self.bell);
-        Waker::new(move || bell.wake())
+        let doorbell = Arc::clone(&self.doorbell);
+        Waker::new(move || doorbell.wake())
     }
 }
 
@@ -97,6 +97,6 @@ impl MixedPart for VerbsFabric {
     }
 
     fn may_sleep(&self) -> bool {
-        self.bell.is_armed() && !self.core.unfinished && !self.core.look_again
+        self.doorbell.is_armed() && !self.core.unfinished && !self.core.look_again
     }
 }

@@ -3,7 +3,7 @@
 //! The device reports messages to a thread that sleeps, but not one-sided writes. So a node that is about to sleep
 //! *announces* it: on each endpoint through which a peer may write polled memory, it writes a growing count into a word
 //! of that peer's, the endpoint's *watch*. The peer looks at the watch whenever its writes to polled memory are
-//! complete, and tells the sleeper over the control plane, once for each count.
+//! complete, and wakes the sleeper, once for each count: by its bell (see `bell`), or else over the control plane.
 //!
 //! # No wake-up is lost
 //!
