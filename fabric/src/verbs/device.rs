@@ -44,7 +44,7 @@ impl Context {
     pub(super) fn open_all(wanted: impl Fn(&str) -> bool) -> io::Result<Vec<(String, io::Result<Arc<Context>>)>> {
         let mut count = 0;
         // SAFETY: the list is as long as `count` says, and is freed below, after its last use.
-        let list = object(unsafe { ibv_get_device_list(&mut count) })?;
+        let list = object(unsafe { ibv_get_device_list(&raw mut count) })?;
         let mut opened = Vec::new();
         for at in 0..count as usize {
             // SAFETY: `at` lies in the list; a device's name ends with a zero, and lives as long as the list.
@@ -89,7 +89,7 @@ impl Context {
         // SAFETY: the context is open, and 16 bytes of any value are a GID.
         unsafe {
             let mut gid: ibv_gid = zeroed();
-            check(ibv_query_gid(self.raw(), port, i32::from(index), &mut gid))?;
+            check(ibv_query_gid(self.raw(), port, i32::from(index), &raw mut gid))?;
             Ok(gid.raw)
         }
     }
@@ -98,7 +98,7 @@ impl Context {
     pub(super) fn partition_key(&self, port: u8, index: u16) -> io::Result<u16> {
         let mut key = 0;
         // SAFETY: the context is open.
-        check(unsafe { ibv_query_pkey(self.raw(), port, i32::from(index), &mut key) })?;
+        check(unsafe { ibv_query_pkey(self.raw(), port, i32::from(index), &raw mut key) })?;
         Ok(u16::from_be(key))
     }
 }

@@ -58,7 +58,7 @@ impl Channel {
         let (mut cq, mut queue_context) = (null_mut(), null_mut());
         // SAFETY: the channel lives; an announcement names a queue that does too, since to destroy one takes its
         // announcements away.
-        while unsafe { ibv_get_cq_event(self.raw.as_ptr(), &mut cq, &mut queue_context) } == 0 {
+        while unsafe { ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut queue_context) } == 0 {
             // SAFETY: as above; each announcement is acknowledged once.
             unsafe { ibv_ack_cq_events(cq, 1) };
         }
@@ -277,7 +277,7 @@ impl Qp {
             attributes.cap.max_send_sge = 1;
             attributes.cap.max_recv_sge = 1;
             attributes.cap.max_inline_data = room.inline;
-            (object(ibv_create_qp(pd.raw(), &mut attributes))?, attributes.cap)
+            (object(ibv_create_qp(pd.raw(), &raw mut attributes))?, attributes.cap)
         };
         // Room beyond the request is not used, so that the completion queue's room is enough.
         let room = Room { inline: granted.max_inline_data, ..room };
@@ -400,14 +400,14 @@ impl Qp {
     /// until the receive is complete or the queue pair is destroyed.
     pub(super) unsafe fn post_recv(&self, id: u64, into: Piece) -> io::Result<()> {
         let mut entry = ibv_sge { addr: into.addr, length: into.len, lkey: into.key };
-        let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut entry, num_sge: 1 };
+        let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &raw mut entry, num_sge: 1 };
         if into.len == 0 {
             // A piece of length 0 may mean 2^31 bytes.
             request.num_sge = 0;
         }
         let mut bad = null_mut();
         // SAFETY: the queue pair lives, the lists live during the call, and the caller answers for the memory.
-        check(unsafe { ibv_post_recv(self.raw.as_ptr(), &mut request, &mut bad) })
+        check(unsafe { ibv_post_recv(self.raw.as_ptr(), &raw mut request, &raw mut bad) })
     }
 
     /// Hands requests to the device, in this order; `captured` holds their captured bytes.
@@ -449,7 +449,7 @@ impl Qp {
             let mut bad = null_mut();
             // SAFETY: the queue pair lives; the chain, its pieces and the captured bytes live during the call, in which
             // the device takes them over; the caller answers for the memory.
-            check(unsafe { ibv_post_send(self.raw.as_ptr(), first, &mut bad) })?;
+            check(unsafe { ibv_post_send(self.raw.as_ptr(), first, &raw mut bad) })?;
         }
         Ok(())
     }
