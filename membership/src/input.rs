@@ -96,6 +96,9 @@ pub enum Input {
     Close,
     /// A request that the node stop, without waiting for others.
     Stop,
+    /// The loss of what the view at hand delivers, which others may have delivered: this node can't come to the view's
+    /// end. It leaves the view as if it had failed, and joins again.
+    DropOut,
     /// A failure with which the node can't go on.
     Failed(EndReason),
 }

@@ -16,7 +16,7 @@ use crate::{
     returning::Returning,
     stall::WatchedMembers,
     view::{Epoch, Incarnation, Member, Rank, ShardId, View},
-    view_log::{Proposal, ViewEvent},
+    view_log::{Proposal, Trims, ViewEvent},
 };
 
 /// One node's part in the membership protocol.
@@ -259,6 +259,12 @@ impl Membership {
             (Input::Frozen { shard, count, stable, leased }, Some(active)) => {
                 active.on_frozen(shard, (count, stable), &leased);
             }
+            (Input::DropOut, Some(active)) => {
+                // If no other member has delivered more either, no messages' fates follow from the trims.
+                if let Some(next) = active.committed().cloned() {
+                    self.drop_out(next, None, out);
+                }
+            }
             (Input::Complete(shard), Some(active)) => active.on_complete(shard),
             (Input::Connected, Some(active)) => active.on_endpoint(),
             (Input::ShardsConnected, Some(active)) => active.on_connected(),
@@ -365,7 +371,7 @@ impl Membership {
         }
         if self.lost_its_place(&next.view) {
             // This node may never come to an end of the current view.
-            return self.drop_out(next, false, out);
+            return self.drop_out(next.view, None, out);
         }
         let Some(active) = self.active.as_mut() else {
             // A node that asks to join, from outside.
@@ -393,7 +399,7 @@ impl Membership {
             tracing::info!(epoch = next.view.epoch.0, members = ?next.view.nodes(), "decided");
             active.commit(next);
         } else {
-            self.drop_out(next, follows, out);
+            self.drop_out(next.view, follows.then_some(next.trims), out);
         }
     }
 
@@ -404,18 +410,18 @@ impl Membership {
         place.is_some_and(|me| !next.members.contains(me)) && !self.is_me(next)
     }
 
-    /// Leaves the view, as others went on without this node.
-    fn drop_out(&mut self, next: Proposal, follows: bool, out: &mut Vec<Effect>) {
-        tracing::warn!(epoch = next.view.epoch.0, members = ?next.view.nodes(), "this node was dropped");
+    /// Leaves the view, as others go on to the next without this node. The trims are those of the view at hand, if they
+    /// are known.
+    fn drop_out(&mut self, next: Arc<View>, trims: Option<Trims>, out: &mut Vec<Effect>) {
+        tracing::warn!(epoch = next.epoch.0, members = ?next.nodes(), "this node was dropped");
         let active = self.active.take();
-        let readable_until = active.as_ref().map_or(Time::MAX, |active| active.readable_until(&next.view));
+        let readable_until = active.as_ref().map_or(Time::MAX, |active| active.readable_until(&next));
         self.retired.extend(active);
         self.installing = None;
         self.later.clear();
         self.returning.dropped();
         self.me.incarnation = Incarnation(self.me.incarnation.0 + 1);
-        let trims = follows.then_some(next.trims);
-        out.push(Effect::Dropped { next: next.view, trims, readable_until });
+        out.push(Effect::Dropped { next, trims, readable_until });
         if self.leaving {
             self.end(EndReason::Left, out);
         } else {

@@ -149,13 +149,14 @@ impl Home {
     /// Tells the group's task of an event. One that goes no further is told of its end alone.
     fn tell(&mut self, change: ShardChange) {
         let is_end = matches!(change, ShardChange::End { .. });
+        if matches!(change, ShardChange::Outside { .. }) {
+            // A node that comes back gets other messages, and another state.
+            (self.over, self.transfer) = (false, None);
+        }
         if self.over && !is_end {
             return;
         }
         self.over |= is_end;
-        if matches!(change, ShardChange::Outside { .. }) {
-            self.transfer = None;
-        }
         self.task.change(change);
     }
 }

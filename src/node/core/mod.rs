@@ -212,7 +212,7 @@ impl<F: NodeFabric> NodeCore<F> {
         if let EndReason::Storage(_) = reason {
             // A message that a log does not take is not delivered.
             for (&shard, _) in self.configs.iter().filter(|(_, config)| config.mode == Mode::Durable) {
-                self.shards.stuck(shard, reason.clone());
+                self.shards.stuck(shard);
             }
         }
         self.input(Input::Failed(reason), out);
@@ -229,11 +229,12 @@ impl<F: NodeFabric> NodeCore<F> {
         match halt {
             Halt::Faulty(DeliverError { sender: node, cause }) => {
                 let why = cause.to_string();
-                self.shards.stuck(shard, EndReason::Incompatible { node, why: why.clone() });
+                tracing::error!(%shard, %node, why, "a sender has spoiled what it sent: this node will join again");
+                self.shards.stuck(shard);
                 self.input(Input::Faulty(node, why), out);
             }
             Halt::Panicked(reason) => {
-                self.shards.stuck(shard, reason.clone());
+                self.shards.stuck(shard);
                 self.fail(reason, out);
             }
         }
