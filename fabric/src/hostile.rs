@@ -22,6 +22,8 @@ pub enum Hostility {
     Lies,
     /// It closes a connection of this layer, again and again, and does nothing else.
     Closes(u32),
+    /// It writes over the records of its own rings, and does nothing else.
+    Garbles,
 }
 
 /// The words that a lie is likely to be made of: bounds, and what is near them.
@@ -52,6 +54,21 @@ struct Malice {
     regions: Vec<Region>,
     /// The endpoints of connections that the node's layers know nothing of.
     own: Vec<EndpointId>,
+    /// A word of a ring that is to be written once its turn may have been announced.
+    late: Option<LateWord>,
+    /// The peer whose ring is changed after the fact. It is one alone: if all members were, no member would have what
+    /// the group has delivered.
+    victim: Option<EndpointId>,
+}
+
+/// A word that goes into a peer's copy of a ring.
+#[derive(Clone, Copy)]
+struct LateWord {
+    on: EndpointId,
+    target: Target,
+    word: u64,
+    /// The number of posts to the peer before it goes, the first of which may announce what it spoils.
+    after: u8,
 }
 
 /// The fabric of a node that may [turn](HostileFabric::turn) hostile. Until then, it is the inner fabric.
@@ -83,8 +100,18 @@ impl<F: Fabric> HostileFabric<F> {
         // It goes on with fewer where memory is short.
         let regions = kinds.filter_map(|kind| self.inner.register(kind, 4096).ok()).collect();
         let rng = Rng::with_seed(seed);
-        self.malice =
-            Some(Malice { hostility, rng, from, now: Time::ZERO, pause, next: from, regions, own: Vec::new() });
+        self.malice = Some(Malice {
+            hostility,
+            rng,
+            from,
+            now: Time::ZERO,
+            pause,
+            next: from,
+            regions,
+            own: Vec::new(),
+            late: None,
+            victim: None,
+        });
     }
 
     fn note(&mut self, completion: &Completion) {
@@ -111,9 +138,19 @@ impl<F: Fabric> HostileFabric<F> {
             let closes = malice.pick(&of_layer).map(|link| link.endpoint);
             return closes.into_iter().for_each(|endpoint| self.inner.disconnect(endpoint));
         }
+        if malice.hostility == Hostility::Garbles {
+            return;
+        }
         let Some(link) = malice.pick(&self.links) else { return };
         let lies = malice.hostility == Hostility::Lies && malice.rng.u8(..8) > 0;
         if lies { malice.lie(&mut self.inner, link) } else { malice.intrude(&mut self.inner, link, &self.links) }
+    }
+}
+
+impl LateWord {
+    fn write(self, fabric: &mut impl Fabric) {
+        let (bytes, target) = (self.word.to_ne_bytes(), self.target);
+        let _ = fabric.post(self.on, Op::Write { source: Source::Inline(&bytes), target }, Token::UNSIGNALED);
     }
 }
 
@@ -134,6 +171,22 @@ impl Malice {
     fn words(&mut self) -> Vec<u8> {
         let words = if self.rng.bool() { 1 } else { self.rng.usize(1..=INLINE_BYTES / 8) };
         (0..words).flat_map(|_| self.word().to_ne_bytes()).collect()
+    }
+
+    /// The word that goes out behind the next post to a peer.
+    fn late_word(&mut self, on: EndpointId) -> Option<LateWord> {
+        let late = self.late.as_mut().filter(|late| late.on == on)?;
+        late.after -= 1;
+        self.late.take_if(|late| late.after == 0)
+    }
+
+    /// Whether it distorts a layer's work.
+    fn distorts(&mut self, op: &Op<'_>) -> bool {
+        match self.hostility {
+            Hostility::Intrudes | Hostility::Closes(_) => false,
+            Hostility::Lies => self.rng.u8(..) == 0,
+            Hostility::Garbles => matches!(op, Op::Write { source: Source::Region(_), .. }) && self.rng.u8(..16) == 0,
+        }
     }
 
     /// Writes something into memory that the peer has given this node.
@@ -218,8 +271,34 @@ impl Malice {
         self.own.push(fabric.connect(link.peer, tag, &expose, &hello));
     }
 
+    /// Makes nonsense of the first of the records that a peer was just sent, before their turns are announced to it, or
+    /// a while after. (A record that makes sense, and is another than the other members have, is noticed by none.)
+    fn distort_ring(&mut self, fabric: &mut impl Fabric, on: EndpointId, records: Slice<'_>, target: Target) {
+        if records.region.kind() != RegionKind::Polled || records.len < 8 {
+            return;
+        }
+        let header = records.region.load(records.offset);
+        let word = match self.rng.u8(..3) {
+            0 => 0,
+            // Of another position, and of no kind.
+            1 => header ^ 1 << self.rng.u8(40..64),
+            _ => header ^ 0x80 << 32,
+        };
+        let late = LateWord { on, target, word, after: self.rng.u8(1..=3) };
+        if self.rng.u8(..4) == 0 && *self.victim.get_or_insert(on) == on {
+            self.late = Some(late);
+        } else {
+            late.write(fabric);
+        }
+    }
+
     /// Posts a layer's work in another form.
     fn distort(&mut self, fabric: &mut impl Fabric, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        if let Op::Write { source: Source::Region(records), target } = op {
+            fabric.post(on, op, token)?;
+            self.distort_ring(fabric, on, records, target);
+            return Ok(());
+        }
         let (Op::Write { source: Source::Inline(bytes), target }
         | Op::WriteWithImm { source: Source::Inline(bytes), target, .. }
         | Op::WriteThenWord { source: Source::Inline(bytes), target, .. }) = op
@@ -272,14 +351,19 @@ unsafe impl<F: Fabric> Fabric for HostileFabric<F> {
     }
 
     fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
-        if let Some(malice) = &mut self.malice
-            && malice.hostility == Hostility::Lies
-            && malice.now >= malice.from
-            && malice.rng.u8(..) == 0
-        {
-            return malice.distort(&mut self.inner, on, op, token);
+        let Some(malice) = self.malice.as_mut().filter(|malice| malice.now >= malice.from) else {
+            return self.inner.post(on, op, token);
+        };
+        let late = malice.late_word(on);
+        let posted = if malice.distorts(&op) {
+            malice.distort(&mut self.inner, on, op, token)
+        } else {
+            self.inner.post(on, op, token)
+        };
+        if let Some(late) = late {
+            late.write(&mut self.inner);
         }
-        self.inner.post(on, op, token)
+        posted
     }
 
     fn post_graph(&mut self, graph: WorkGraph, token: Token) -> Result<(), GraphError> {

@@ -27,6 +27,8 @@ struct World {
     hostile: NodeId,
     /// Whether the group was ended for all, as any member may have it.
     is_over: bool,
+    /// The ends of nodes' parts.
+    ends: Vec<(NodeId, EndReason)>,
     rng: Rng,
 }
 
@@ -48,7 +50,7 @@ impl World {
         let groups = nodes.iter().copied().zip(cluster.group("sum", |_| Sum::default())).collect();
         cluster.start().expect("the cluster starts");
         let hostile = nodes[rng.usize(..nodes.len())];
-        World { cluster, groups, hostile, is_over: false, rng }
+        World { cluster, groups, hostile, is_over: false, ends: Vec::new(), rng }
     }
 
     /// Lets time pass with calls at all members. Members that were dropped for good are started again.
@@ -66,9 +68,10 @@ impl World {
     }
 
     fn start_again(&mut self) {
-        let ended: Vec<NodeId> =
-            self.groups.keys().copied().filter(|&node| self.cluster.end_reason(node).is_some()).collect();
-        for node in ended {
+        let end = |&node: &NodeId| Some((node, self.cluster.end_reason(node)?.clone()));
+        let ended: Vec<(NodeId, EndReason)> = self.groups.keys().filter_map(end).collect();
+        self.ends.extend(ended.iter().cloned());
+        for (node, _) in ended {
             self.cluster.crash(node);
             self.groups.insert(node, self.cluster.declare(node, "sum", Sum::default()));
             self.cluster.launch(node).expect("it starts again");
@@ -188,6 +191,19 @@ fn bulk_messages_go_on_once_a_member_that_broke_their_transfer_off_is_found_out(
         }
         world.until_whole();
         world.agree();
+        Ok(())
+    });
+}
+
+/// Records that make no sense are not counted. A member that meets one after it was counted comes back, and gets what
+/// the others have delivered.
+#[test]
+fn a_member_that_garbles_its_messages_ends_nobody() {
+    seeds::run_all(seeds::seeds(SEEDS), |seed| {
+        let mut world = World::new(seed);
+        world.run(Hostility::Garbles);
+        world.agree();
+        assert!(world.ends.is_empty(), "{:?}", world.ends);
         Ok(())
     });
 }
