@@ -24,6 +24,14 @@ pub enum Hostility {
     Closes(u32),
     /// It writes over the records of its own rings, and does nothing else.
     Garbles,
+    /// It lets nothing that it says by a layer reach a member, or any, and does nothing else. What it was told before
+    /// stands there.
+    Withholds {
+        /// The layer.
+        layer: u32,
+        /// The member; all if there is none.
+        from: Option<NodeId>,
+    },
 }
 
 /// The words that a lie is likely to be made of: bounds, and what is near them.
@@ -126,6 +134,13 @@ impl<F: Fabric> HostileFabric<F> {
         }
     }
 
+    /// Whether an operation on an endpoint is kept from its peer.
+    fn is_withheld(&self, on: EndpointId, token: Token) -> bool {
+        let Some(Malice { hostility: Hostility::Withholds { layer, from }, .. }) = self.malice else { return false };
+        let is_kept = |link: &PeerLink| link.tag.layer == layer && from.is_none_or(|from| from == link.peer);
+        token == Token::UNSIGNALED && self.links.iter().any(|link| link.endpoint == on && is_kept(link))
+    }
+
     fn act(&mut self, now: Time) {
         let Some(malice) = &mut self.malice else { return };
         malice.now = now;
@@ -133,13 +148,14 @@ impl<F: Fabric> HostileFabric<F> {
             return;
         }
         malice.next = now + Duration::from_nanos(malice.rng.u64(..=malice.pause.as_nanos() as u64));
-        if let Hostility::Closes(layer) = malice.hostility {
-            let of_layer: Vec<_> = self.links.iter().filter(|link| link.tag.layer == layer).collect();
-            let closes = malice.pick(&of_layer).map(|link| link.endpoint);
-            return closes.into_iter().for_each(|endpoint| self.inner.disconnect(endpoint));
-        }
-        if malice.hostility == Hostility::Garbles {
-            return;
+        match malice.hostility {
+            Hostility::Closes(layer) => {
+                let of_layer: Vec<_> = self.links.iter().filter(|link| link.tag.layer == layer).collect();
+                let closes = malice.pick(&of_layer).map(|link| link.endpoint);
+                return closes.into_iter().for_each(|endpoint| self.inner.disconnect(endpoint));
+            }
+            Hostility::Garbles | Hostility::Withholds { .. } => return,
+            Hostility::Intrudes | Hostility::Lies => {}
         }
         let Some(link) = malice.pick(&self.links) else { return };
         let lies = malice.hostility == Hostility::Lies && malice.rng.u8(..8) > 0;
@@ -183,7 +199,7 @@ impl Malice {
     /// Whether it distorts a layer's work.
     fn distorts(&mut self, op: &Op<'_>) -> bool {
         match self.hostility {
-            Hostility::Intrudes | Hostility::Closes(_) => false,
+            Hostility::Intrudes | Hostility::Closes(_) | Hostility::Withholds { .. } => false,
             Hostility::Lies => self.rng.u8(..) == 0,
             Hostility::Garbles => matches!(op, Op::Write { source: Source::Region(_), .. }) && self.rng.u8(..16) == 0,
         }
@@ -351,6 +367,9 @@ unsafe impl<F: Fabric> Fabric for HostileFabric<F> {
     }
 
     fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        if self.is_withheld(on, token) {
+            return Ok(());
+        }
         let Some(malice) = self.malice.as_mut().filter(|malice| malice.now >= malice.from) else {
             return self.inner.post(on, op, token);
         };

@@ -108,7 +108,7 @@ pub enum Cause {
         node: NodeId,
         /// The shard for which others wait.
         shard: ShardId,
-        /// The disk or the application, for which it waits.
+        /// The thing for which it waits.
         waits_for: WaitsFor,
         /// The time for which it has stood still.
         waited: Duration,

@@ -334,7 +334,8 @@ impl MembershipTable {
     /// Publishes the thing for which the clean-up of a shard waits now, or that it has got on with it.
     pub(crate) fn set_waits(&mut self, shard: usize, waits: Option<Waits>) {
         let code = match waits.map(|waits| waits.waits_for) {
-            None => 0,
+            // Nobody waits for a member's messages or turns once the view has ended.
+            None | Some(WaitsFor::Messages | WaitsFor::Turns) => 0,
             Some(WaitsFor::Disk) => 1,
             Some(WaitsFor::Application) => 2,
         };

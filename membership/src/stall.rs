@@ -1,4 +1,5 @@
-//! The watch over members whose heartbeat moves and that make no progress: their disk, or their application, hangs.
+//! The watch over members whose heartbeat moves and that make no progress: their disk or their application hangs, or
+//! they keep back what the others wait for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +24,7 @@ const REPORTED_AFTER: Duration = Duration::from_secs(1);
 pub struct StallLimits {
     /// The time for its disk.
     pub disk: Duration,
-    /// The time for its application.
+    /// The time for its application, and for all else.
     pub application: Duration,
 }
 
@@ -31,7 +32,10 @@ impl StallLimits {
     fn with(&self, what: WaitsFor) -> Duration {
         match what {
             WaitsFor::Disk => self.disk,
-            WaitsFor::Application => self.application,
+            WaitsFor::Application | WaitsFor::Messages => self.application,
+            // A member from which a sender keeps messages back must suspect it before it is taken for one that keeps
+            // back its own receipts.
+            WaitsFor::Turns => self.application / 2,
         }
     }
 
@@ -41,7 +45,7 @@ impl StallLimits {
 }
 
 /// The thing that keeps a member from going on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "snake_case")]
 #[display(rename_all = "snake_case")]
 pub enum WaitsFor {
@@ -49,6 +53,10 @@ pub enum WaitsFor {
     Disk,
     /// A call of its application.
     Application,
+    /// Messages that others have received, and of which its row does not say that it has.
+    Messages,
+    /// Its own turns as a sender, for which others wait.
+    Turns,
 }
 
 /// A member's progress in a shard, as its row says.
@@ -79,7 +87,7 @@ impl Progress {
 /// Something that a member must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// The disk or the application, for which it waits.
+    /// The thing for which it waits.
     pub waits_for: WaitsFor,
     /// A number that grows as it gets on with that.
     pub at: u64,
@@ -90,7 +98,7 @@ pub struct Waits {
 pub struct WatchedMembers {
     /// The number of members.
     pub members: usize,
-    /// The work of each member in each shard. A member that is missing has none.
+    /// The work of each member in each shard, of each kind. A member that is missing has none.
     pub rows: Vec<(ShardId, NodeId, Option<Waits>)>,
 }
 
@@ -101,7 +109,7 @@ pub struct Stall {
     pub shard: ShardId,
     /// The member.
     pub node: NodeId,
-    /// The disk or the application, for which it waits.
+    /// The thing for which it waits.
     pub waits_for: WaitsFor,
     /// The time since which it stands still.
     pub since: Time,
@@ -109,7 +117,6 @@ pub struct Stall {
 
 #[derive(Clone, Copy, Debug)]
 struct StandstillObservation {
-    waits_for: WaitsFor,
     at: u64,
     since: Time,
     is_told: bool,
@@ -124,7 +131,7 @@ struct StandstillObservation {
 pub struct StallWatch {
     limits: StallLimits,
     looked: Option<Time>,
-    seen: BTreeMap<(ShardId, NodeId), StandstillObservation>,
+    seen: BTreeMap<(ShardId, NodeId, WaitsFor), StandstillObservation>,
 }
 
 impl StallWatch {
@@ -151,14 +158,13 @@ impl StallWatch {
 
     /// The members that stand still, each for long enough to be told.
     pub fn stalls(&self, now: Time) -> impl Iterator<Item = Stall> + '_ {
-        let stands = move |seen: &&StandstillObservation| now.since(seen.since) >= self.limits.reports(seen.waits_for);
-        let stall = |&(shard, node): &(ShardId, NodeId), seen: &StandstillObservation| Stall {
+        let stalls = self.seen.iter().map(|(&(shard, node, waits_for), seen)| Stall {
             shard,
             node,
-            waits_for: seen.waits_for,
+            waits_for,
             since: seen.since,
-        };
-        self.seen.iter().filter(move |(_, seen)| stands(seen)).map(move |(key, seen)| stall(key, seen))
+        });
+        stalls.filter(move |stall| now.since(stall.since) >= self.limits.reports(stall.waits_for))
     }
 
     /// Looks at all that are watched. Returns the ones that are to be given up.
@@ -168,10 +174,14 @@ impl StallWatch {
             self.forget();
         }
         self.looked = Some(now);
-        let rows = || watched.iter().flat_map(|watched| &watched.rows);
-        let keys: BTreeSet<_> = rows().map(|&(shard, node, _)| (shard, node)).collect();
-        self.seen.retain(|key, _| keys.contains(key));
-        rows().for_each(|&(shard, node, waits)| self.note(now, (shard, node), waits));
+        let rows = watched.iter().flat_map(|watched| &watched.rows);
+        let work: BTreeMap<_, _> = rows
+            .filter_map(|&(shard, node, waits)| waits.map(|waits| ((shard, node, waits.waits_for), waits.at)))
+            .collect();
+        self.seen.retain(|key, seen| work.get(key) == Some(&seen.at));
+        for (key, at) in work {
+            self.seen.entry(key).or_insert(StandstillObservation { at, since: now, is_told: false });
+        }
         let stands: Vec<Stall> = self.stalls(now).collect();
         self.tell(now, &stands);
         watched.iter().flat_map(|watched| self.late(now, watched, &stands)).collect()
@@ -190,25 +200,14 @@ impl StallWatch {
         late
     }
 
-    fn note(&mut self, now: Time, key: (ShardId, NodeId), waits: Option<Waits>) {
-        let Some(Waits { waits_for, at }) = waits else {
-            self.seen.remove(&key);
-            return;
-        };
-        let is_same = |seen: &StandstillObservation| seen.waits_for == waits_for && seen.at == at;
-        if !self.seen.get(&key).is_some_and(is_same) {
-            self.seen.insert(key, StandstillObservation { waits_for, at, since: now, is_told: false });
-        }
-    }
-
     /// Logs the members that stand still, once for each time.
     fn tell(&mut self, now: Time, stalls: &[Stall]) {
         for stall in stalls {
-            let Some(seen) = self.seen.get_mut(&(stall.shard, stall.node)).filter(|seen| !seen.is_told) else {
-                continue;
-            };
+            let Stall { shard, node, waits_for, since } = *stall;
+            let seen = self.seen.get_mut(&(shard, node, waits_for));
+            let Some(seen) = seen.filter(|seen| !seen.is_told) else { continue };
             seen.is_told = true;
-            let (shard, node, waits_for, waited) = (stall.shard, stall.node, stall.waits_for, now.since(stall.since));
+            let waited = now.since(since);
             tracing::warn!(%shard, %node, %waits_for, ?waited, "a member stands still, though it has something to do");
         }
     }
@@ -262,6 +261,34 @@ mod tests {
     #[test]
     fn an_application_has_its_own_limit() {
         assert_eq!(looks(&mut watch(), 0, 800, |_| vec![Progress::default(), applies()]), [(2, 800)]);
+    }
+
+    /// The members that are to be given up, each with the time, where the second one waits for these.
+    fn waits(to: u64, of: impl Fn(u64) -> Vec<Waits>) -> Vec<(u32, u64)> {
+        let mut watch = watch();
+        let mut late = Vec::new();
+        for ms in (0..=to).step_by(25) {
+            let mut rows = vec![(SHARD, NodeId(1), None), (SHARD, NodeId(2), None)];
+            rows.extend(of(ms).into_iter().map(|waits| (SHARD, NodeId(2), Some(waits))));
+            let watched = WatchedMembers { members: 2, rows };
+            late.extend(watch.look(at(ms), &[watched]).into_iter().map(|stall| (stall.node.0, ms)));
+        }
+        late
+    }
+
+    #[test]
+    fn a_sender_is_given_up_before_a_member_that_has_not_received() {
+        let [messages, turns] = [WaitsFor::Messages, WaitsFor::Turns].map(|waits_for| Waits { waits_for, at: 3 });
+        assert_eq!(waits(800, |_| vec![messages]), [(2, 800)]);
+        assert_eq!(waits(400, |_| vec![turns]), [(2, 400)]);
+        assert_eq!(waits(3000, |ms| vec![Waits { at: ms / 700, ..messages }, Waits { at: ms / 300, ..turns }]), []);
+    }
+
+    #[test]
+    fn a_member_that_gets_on_with_one_thing_is_late_with_the_other() {
+        let disk = Waits { waits_for: WaitsFor::Disk, at: 5 };
+        let of = |ms| vec![Waits { waits_for: WaitsFor::Messages, at: ms }, disk];
+        assert_eq!(waits(400, of), [(2, 400)]);
     }
 
     #[test]

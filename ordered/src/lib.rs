@@ -79,7 +79,7 @@ pub use deliverer::{Deliver, DeliverError, Deliverer, Message, Ran};
 pub use error::{CreateError, SubmitRefused};
 pub use payload::Payload;
 pub use progress::{Persisted, Progress};
-pub use shard::{Row, Shard, Stepped, Undelivered};
+pub use shard::{Owed, Row, Shard, Stepped, Undelivered};
 pub use squall_sst::ring::{Fault, Tag};
 pub use submitter::{OrderPosition, Submitter};
 

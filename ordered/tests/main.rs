@@ -9,6 +9,7 @@ mod durable;
 mod exposed;
 mod liars;
 mod log;
+mod owed;
 #[path = "../../tests/support/seeds.rs"]
 mod seeds;
 mod threads;

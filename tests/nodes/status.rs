@@ -250,10 +250,12 @@ fn made_up(empty: StatusReport) -> Vec<StatusReport> {
         (shard, StallReport { node, shard: 0, group: "sum".into(), waits_for, for_ms: 1 })
     };
     let suspended = ShardCondition::Suspended { last_holders: vec![node], acknowledged: 7, all_back: true };
-    let (mut shards, stalls): (Vec<_>, Vec<_>) =
+    let (mut shards, mut stalls): (Vec<_>, Vec<_>) =
         [shard(WaitsFor::Disk, suspended, true), shard(WaitsFor::Application, ShardCondition::Inadequate, false)]
             .into_iter()
             .unzip();
+    let kinds = [WaitsFor::Messages, WaitsFor::Turns];
+    stalls.extend(kinds.map(|waits_for| StallReport { waits_for, ..stalls[0].clone() }));
     let in_memory = ShardReport { condition: ShardCondition::Active, fetching: None, log: None, ..shards[0].clone() };
     shards.push(in_memory);
     let member = MemberReport {

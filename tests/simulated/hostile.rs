@@ -15,8 +15,13 @@ const SEEDS: u64 = 40;
 
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
+const APPLY_TIMEOUT: Duration = Duration::from_millis(60);
+
 /// The thresholds of bulk messages: with the second, all messages go by RDMC.
 const BULK_THRESHOLDS: [usize; 2] = [256 << 10, 0];
+
+/// The layer of a shard's rows and rings.
+const SHARDS: u32 = 2;
 
 /// The layer of the connections that carry the blocks of RDMC.
 const BLOCKS: u32 = 3;
@@ -41,6 +46,7 @@ impl World {
             .members(nodes.iter().map(|node| node.0))
             .storage("simulated")
             .failure_timeout(FAILURE_TIMEOUT)
+            .apply_timeout(APPLY_TIMEOUT)
             .group("sum", |group| _ = group.mode(mode).bulk_threshold(bulk_threshold).bulk_reserve(64 << 10))
             .build()
             .expect("the configuration is valid");
@@ -204,6 +210,37 @@ fn a_member_that_garbles_its_messages_ends_nobody() {
         world.run(Hostility::Garbles);
         world.agree();
         assert!(world.ends.is_empty(), "{:?}", world.ends);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_member_that_keeps_back_its_receipts_and_turns_is_given_up() {
+    seeds::run_all(seeds::seeds(SEEDS), |seed| {
+        let mut world = World::new(seed, BULK_THRESHOLDS[0]);
+        world.until_whole();
+        let epoch = world.epoch();
+        let others: Vec<NodeId> = world.groups.keys().copied().filter(|&node| node != world.hostile).collect();
+        // If it is one member alone from which it keeps them, the others can't tell which of the two is at fault.
+        let from = world.rng.bool().then(|| others[world.rng.usize(..others.len())]);
+        let hostility = Hostility::Withholds { layer: SHARDS, from };
+        world.cluster.turn_hostile(world.hostile, hostility, Duration::ZERO);
+        let mut steps = 0;
+        while world.epoch() == epoch {
+            world.load(1);
+            steps += 1;
+            assert!(steps < 400, "nobody is given up in 0.2 s");
+        }
+        let views: Vec<_> = others.iter().filter_map(|&node| world.cluster.view(node)).collect();
+        let newest = views.into_iter().max_by_key(|view| view.epoch).expect("a view");
+        let is_member = |node: &NodeId| newest.members.iter().any(|member| member.node == *node);
+        let at_fault = [world.hostile].into_iter().chain(from);
+        assert!(at_fault.filter(is_member).count() < 1 + from.iter().count(), "{from:?}: {newest:?}");
+        assert!(others.iter().filter(|&&node| Some(node) != from).all(is_member), "{from:?}: {newest:?}");
+        world.cluster.crash(world.hostile);
+        drop(world.groups.remove(&world.hostile));
+        world.until_whole();
+        world.agree();
         Ok(())
     });
 }

@@ -234,7 +234,7 @@ fn who_takes_long_to_deliver_the_rest_of_a_view_is_waited_for() {
 fn limits(waits_for: WaitsFor, limit: Duration) -> StallLimits {
     match waits_for {
         WaitsFor::Disk => StallLimits { disk: limit, application: Duration::MAX },
-        WaitsFor::Application => StallLimits { disk: Duration::MAX, application: limit },
+        _ => StallLimits { disk: Duration::MAX, application: limit },
     }
 }
 

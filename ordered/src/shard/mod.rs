@@ -3,6 +3,7 @@
 mod columns;
 mod durable;
 mod ending;
+mod owed;
 mod turns;
 
 use std::{sync::Arc, time::Duration};
@@ -17,12 +18,12 @@ use squall_sst::{
     ring::{self, Outbox, Ring},
 };
 
-pub use self::ending::Undelivered;
 use self::{
     columns::{Columns, OrderColumns},
     durable::Durable,
     turns::TakenTurns,
 };
+pub use self::{ending::Undelivered, owed::Owed};
 use crate::{
     bulk::ShardBulk,
     config::{Mode, ShardConfig},

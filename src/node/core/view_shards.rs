@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
-use squall_membership::{Progress, Rank, Seq, ShardId, ShardView, Trims, View, WatchedMembers};
-use squall_ordered::{Row, Shard, Undelivered};
+use squall_membership::{Progress, Rank, Seq, ShardId, ShardView, Trims, View, Waits, WaitsFor, WatchedMembers};
+use squall_ordered::{Owed, Row, Shard, Undelivered};
 
 use super::effect::CoreEffect;
 
@@ -78,9 +78,14 @@ impl ViewShards {
     /// The progress of a shard's members, as their rows say.
     pub(super) fn watched(&self, members: &ShardView) -> Option<WatchedMembers> {
         let part = self.get(members.shard)?;
-        let row =
-            |(rank, &node): (usize, &NodeId)| (members.shard, node, progress(part.row(Rank(rank as u32))).waits());
-        let rows = members.members.iter().enumerate().map(row).collect();
+        let rows = members.members.iter().enumerate().flat_map(|(rank, &node)| {
+            let rank = Rank(rank as u32);
+            let Owed { receipts, turns } = part.owed(rank);
+            let messages = receipts.map(|at| Waits { waits_for: WaitsFor::Messages, at });
+            let turns = turns.map(|at| Waits { waits_for: WaitsFor::Turns, at });
+            [progress(part.row(rank)).waits(), messages, turns].map(|waits| (members.shard, node, waits))
+        });
+        let rows = rows.collect();
         Some(WatchedMembers { members: members.members.len(), rows })
     }
 
