@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use squall_fabric::NodeId;
-use squall_membership::{ClusterId, Epoch, Seq, ShardId};
+use squall_membership::{ClusterId, Epoch, ShardId};
 
 use super::{
     End, Hlc, Log, OpenError, Options, Position, ReadError, Record, SchemaText, SimStorage, ViewRecord, import,
@@ -175,6 +175,8 @@ fn set_checksums(bytes: &mut [u8], segment: u64, at: u64, records: usize) {
 #[cfg(test)]
 mod tests {
     use std::{fs, path::Path};
+
+    use squall_membership::Seq;
 
     use super::{super::record::NoHeader, *};
 
