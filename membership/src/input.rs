@@ -97,8 +97,9 @@ pub enum Input {
     /// A request that the node stop, without waiting for others.
     Stop,
     /// The loss of what the view at hand delivers, which others may have delivered: this node can't come to the view's
-    /// end. It leaves the view as if it had failed, and joins again.
-    DropOut,
+    /// end. It leaves the view as if it had failed, and joins again. Where the next view has no other member, its part
+    /// ends for this reason.
+    DropOut(EndReason),
     /// A failure with which the node can't go on.
     Failed(EndReason),
 }

@@ -259,12 +259,7 @@ impl Membership {
             (Input::Frozen { shard, count, stable, leased }, Some(active)) => {
                 active.on_frozen(shard, (count, stable), &leased);
             }
-            (Input::DropOut, Some(active)) => {
-                // If no other member has delivered more either, no messages' fates follow from the trims.
-                if let Some(next) = active.committed().cloned() {
-                    self.drop_out(next, None, out);
-                }
-            }
+            (Input::DropOut(why), Some(_)) => self.drop_out_by_itself(why, out),
             (Input::Complete(shard), Some(active)) => active.on_complete(shard),
             (Input::Connected, Some(active)) => active.on_endpoint(),
             (Input::ShardsConnected, Some(active)) => active.on_connected(),
@@ -408,6 +403,18 @@ impl Membership {
         let coming = self.installing.as_ref().or_else(|| self.active.as_ref()?.committed());
         let place = coming.and_then(|view| view.members.iter().find(|member| member.node == self.me.node));
         place.is_some_and(|me| !next.members.contains(me)) && !self.is_me(next)
+    }
+
+    /// Leaves the view, which this node can't bring to its end, if another member is in the next one.
+    fn drop_out_by_itself(&mut self, why: EndReason, out: &mut Vec<Effect>) {
+        // Where no shard has to be cleaned up, the next view is on its way to be installed.
+        let committed = self.active.as_ref().and_then(ActiveView::committed);
+        let next = committed.or(self.installing.as_ref()).cloned();
+        match next.filter(|next| next.members.iter().any(|member| member.node != self.me.node)) {
+            // If no other member has delivered more either, no messages' fates follow from the trims.
+            Some(next) => self.drop_out(next, None, out),
+            None => self.end(why, out),
+        }
     }
 
     /// Leaves the view, as others go on to the next without this node. The trims are those of the view at hand, if they

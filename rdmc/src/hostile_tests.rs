@@ -190,7 +190,7 @@ fn control_words_that_make_no_sense_change_nothing_or_fail_the_group() {
 
 #[test]
 fn words_of_failures_are_hearsay_whatever_they_name() {
-    for (hostile, turn) in [(NodeId(0), 3), (NodeId(1), 2)] {
+    for (hostile, turn) in [(NodeId(0), 4), (NodeId(1), 3)] {
         let halves = [0, 1, 2, 3, 4, 1 << 31, u64::from(u32::MAX)];
         for word in halves.into_iter().flat_map(|high| halves.map(|low| high << 32 | low)) {
             let mut pair = Pair::with(hostile);

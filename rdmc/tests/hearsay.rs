@@ -31,7 +31,7 @@ fn check(mut world: World, liar: usize, context: &str) {
     let liar = NodeId(liar as u32);
     let relay = match told[0] {
         _ if liar == ROOT => None,
-        Some(Hearsay { teller, turn: 2 }) => Some(teller).filter(|&teller| teller != liar),
+        Some(Hearsay { teller, turn: 3 }) => Some(teller).filter(|&teller| teller != liar),
         _ => panic!("the root has not heard it: {context}"),
     };
     for (node, told) in (1..).map(NodeId).zip(&told[1..]).filter(|&(node, _)| node != liar) {

@@ -97,6 +97,7 @@ impl World {
                     break;
                 }
             }
+            assert!(hostility != Hostility::Garbles || self.epoch() > epoch, "nobody has noticed it");
             self.cluster.crash(self.hostile);
             assert!(!self.is_over, "the group ended");
             let away = self.groups.remove(&self.hostile);

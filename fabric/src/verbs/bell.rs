@@ -23,8 +23,10 @@
 //! # Trust
 //!
 //! A peer can wake this node as often as it likes, as it can by messages. One poll takes at most `RINGS` of its rings;
-//! further ones wait in the peer's device, which tries them again. A ring counts for endpoints with its sender alone. A
-//! peer that takes no rings fills the queue here, and no more. What it breaks is the bell, and no other endpoint.
+//! further ones wait in the peer's device, which tries them again: a card without end, Soft-RoCE for a part of the
+//! failure timeout, and then the bell ends. A ring counts for endpoints with its sender alone. A peer that takes no
+//! rings fills the queue here, and no more. What it breaks is the bell, and no other endpoint. The control plane wakes
+//! from then on, until the two nodes connect another endpoint, which brings another bell.
 
 use std::io;
 
@@ -39,7 +41,7 @@ use crate::{
     recvs::Recv,
 };
 
-/// The tag of bells. No layer has this number.
+/// The tag of bells. No layer has this number; the choice of a transport has it on the control plane alone.
 pub(super) const BELL: GroupTag = GroupTag { layer: u32::MAX, group: 0, epoch: 0 };
 
 /// The number of rings that may be under way to a peer, and again of those that a peer may have waiting here.
@@ -48,7 +50,7 @@ pub(super) const RINGS: usize = 16;
 /// The room of a bell's queues.
 pub(super) const ROOM: Room = Room { sends: RINGS as u32, recvs: RINGS as u32, inline: 0 };
 
-/// The number of times that a ring is tried again which finds no receive: without end, until the peer's next poll.
+/// The number of times that a ring is tried again which finds no receive: without end, on a card.
 pub(super) const RNR_RETRIES: u8 = 7;
 
 /// The token of receives, which no endpoint has as its id.
@@ -74,7 +76,10 @@ impl Default for Bells {
 impl VerbsFabric {
     /// Makes the bells with peers that were met, where there are none.
     pub(super) fn make_bells(&mut self) {
-        for peer in std::mem::take(&mut self.core.bells.met) {
+        let mut met = std::mem::take(&mut self.core.bells.met);
+        met.sort_unstable();
+        met.dedup();
+        for peer in met {
             let has_one = self.endpoints.get_named((peer, BELL)).is_some();
             if has_one || !self.has_endpoint_with(peer) {
                 continue;
@@ -84,7 +89,7 @@ impl VerbsFabric {
             let refusal = made.as_ref().err().cloned();
             self.endpoints.put(id, (peer, BELL), made);
             if let Some(reason) = refusal {
-                tracing::debug!(%peer, "there is no bell: {reason}");
+                tracing::warn!(%peer, "the control plane wakes the peer, since there is no queue pair for that: {reason}");
                 self.endpoints.remove(id);
             } else if let Some(bell) = self.endpoints.get_mut(id) {
                 (0..RINGS).for_each(|_| bell.expect_ring(&mut self.core));

@@ -162,7 +162,9 @@ impl VerbsFabric {
                 let suspected = Ending::Suspected(BreakReason::Access, now + self.core.failure_timeout / 4);
                 let of_it = |endpoint: &&mut Endpoint| endpoint.qp.number() == number && endpoint.ending.is_none();
                 if let Some(endpoint) = self.endpoints.all_mut().find(of_it) {
-                    endpoint.ending = Some(suspected);
+                    // A bell's rings are to be told by other means at once.
+                    let known = endpoint.is_bell().then_some(Ending::Known(BreakReason::Access));
+                    endpoint.ending = Some(known.unwrap_or(suspected));
                     self.core.has_endings = true;
                 }
             }

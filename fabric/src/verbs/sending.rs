@@ -224,8 +224,7 @@ impl Sending {
         Ok(self.issued)
     }
 
-    /// Hands over a ring of a bell: see `bell`. Its success is reported with that of a later one, so that it does not
-    /// wake this node.
+    /// Hands over a ring of a bell: see `bell`. Most are reported with a later one, so that they do not wake this node.
     pub(super) fn ring(&mut self, qp: &Qp, id: EndpointId, core: &mut Core, slot: u32, token: Token) -> io::Result<()> {
         self.pending.push_back(Pending { end: self.issued + 1, token, _keep: None });
         let nothing = self.capture(qp, core, &[])?;

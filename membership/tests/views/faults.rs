@@ -7,7 +7,7 @@ use std::{
 };
 
 use squall_fabric::{NodeId, sim::SimConfig};
-use squall_membership::Input;
+use squall_membership::{EndReason, Input};
 
 use super::world::{World, ms};
 use crate::seeds::seeds;
@@ -112,6 +112,25 @@ fn crashes_joins_leaves_and_pauses() {
             nap(&mut world);
         }
         settle(&mut world);
+    });
+}
+
+#[test]
+fn a_member_that_can_not_bring_its_view_to_the_end_comes_back_if_others_are_left() {
+    for_seeds(300, |seed| {
+        let members = 2 + seed as u32 % 4;
+        let mut world = World::formed_on(seed, members, network(seed));
+        world.process(1).is_spoiled = true;
+        nap(&mut world);
+        world.crash(2);
+        let is_over = |world: &World| world.processes[&NodeId(1)].dropped == 1 || world.ended(1).is_some();
+        world.run_until("it has dropped out, or ended", ms(10_000), is_over);
+        if members == 2 {
+            assert!(matches!(world.ended(1), Some(EndReason::Incompatible { .. })), "{:?}", world.ended(1));
+        } else {
+            settle(&mut world);
+            assert_eq!(world.ended(1), None);
+        }
     });
 }
 

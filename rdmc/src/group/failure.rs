@@ -81,10 +81,11 @@ impl Group {
     pub fn hearsay(&self) -> Option<Hearsay> {
         let told_by = self.own.told_by?;
         let (teller, turn) = match self.me {
-            Rank::ROOT => (told_by, 2),
+            // A member may pause for nearly a turn without being noticed.
+            Rank::ROOT => (told_by, 3),
             // Another receiver closed an endpoint before the root had told any member that it may.
             me if told_by != Rank::ROOT && self.control.told_by(Rank::ROOT) == Some(me) => (told_by, 1),
-            _ => (Rank::ROOT, 3),
+            _ => (Rank::ROOT, 4),
         };
         Some(Hearsay { teller: self.node(teller), turn })
     }

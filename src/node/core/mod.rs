@@ -212,7 +212,7 @@ impl<F: NodeFabric> NodeCore<F> {
         if let EndReason::Storage(_) = reason {
             // A message that a log does not take is not delivered.
             for (&shard, _) in self.configs.iter().filter(|(_, config)| config.mode == Mode::Durable) {
-                self.shards.stuck(shard);
+                self.shards.stuck(shard, reason.clone());
             }
         }
         self.input(Input::Failed(reason), out);
@@ -229,12 +229,19 @@ impl<F: NodeFabric> NodeCore<F> {
         match halt {
             Halt::Faulty(DeliverError { sender: node, cause }) => {
                 let why = cause.to_string();
-                tracing::error!(%shard, %node, why, "a sender has spoiled what it sent: this node will join again");
-                self.shards.stuck(shard);
-                self.input(Input::Faulty(node, why), out);
+                let reason = EndReason::Incompatible { node, why: why.clone() };
+                let is_here = self.view.as_ref().is_some_and(|view| view.nodes().contains(&node));
+                self.shards.stuck(shard, reason.clone());
+                if is_here && node != self.fabric.node() {
+                    tracing::error!(%shard, %node, why, "a sender has spoiled what it sent: this node will join again");
+                    self.input(Input::Faulty(node, why), out);
+                } else {
+                    // No view ends with the suspicion of a node that is not in it.
+                    self.fail(reason, out);
+                }
             }
             Halt::Panicked(reason) => {
-                self.shards.stuck(shard);
+                self.shards.stuck(shard, reason.clone());
                 self.fail(reason, out);
             }
         }

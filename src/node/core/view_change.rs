@@ -38,10 +38,10 @@ impl<F: NodeFabric> NodeCore<F> {
         if !self.is_cleaning {
             return;
         }
-        if self.shards.is_stuck() {
+        if let Some(why) = self.shards.is_stuck().cloned() {
             // Other members may have delivered what a faulty sender has spoiled here.
             self.is_cleaning = false;
-            self.membership.input(Input::DropOut, &mut self.effects);
+            self.membership.input(Input::DropOut(why), &mut self.effects);
         } else if self.shards.are_ended() {
             self.is_cleaning = false;
             for shard in self.shards.cleaned_up() {

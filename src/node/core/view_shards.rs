@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
-use squall_membership::{Progress, Rank, Seq, ShardId, ShardView, Trims, View, Waits, WaitsFor, WatchedMembers};
+use squall_membership::{
+    EndReason, Progress, Rank, Seq, ShardId, ShardView, Trims, View, Waits, WaitsFor, WatchedMembers,
+};
 use squall_ordered::{Owed, Row, Shard, Undelivered};
 
 use super::effect::CoreEffect;
@@ -21,8 +23,8 @@ pub(super) struct ViewShards {
 #[derive(Debug)]
 struct ViewShard {
     shard: Shard,
-    /// Whether its deliverer goes no further.
-    is_stuck: bool,
+    /// The reason for which its deliverer goes no further.
+    stuck: Option<EndReason>,
     /// Whether this node holds its whole state: a durable shard's on its disk.
     complete: bool,
     /// Whether the others are told that, and that its disk has all of the views before.
@@ -52,7 +54,7 @@ impl ViewShards {
     pub(super) fn add(&mut self, shard: Shard, complete: bool) {
         self.shards.push(ViewShard {
             shard,
-            is_stuck: false,
+            stuck: None,
             complete,
             told: false,
             cleans_up: false,
@@ -142,15 +144,15 @@ impl ViewShards {
     }
 
     /// Notes that a shard's deliverer goes no further.
-    pub(super) fn stuck(&mut self, shard: ShardId) {
+    pub(super) fn stuck(&mut self, shard: ShardId, why: EndReason) {
         if let Some(entry) = self.entry(shard) {
-            entry.is_stuck = true;
+            entry.stuck.get_or_insert(why);
         }
     }
 
-    /// Whether some deliverer goes no further.
-    pub(super) fn is_stuck(&self) -> bool {
-        self.shards.iter().any(|entry| entry.is_stuck)
+    /// The reason for which some deliverer goes no further, if one does.
+    pub(super) fn is_stuck(&self) -> Option<&EndReason> {
+        self.shards.iter().find_map(|entry| entry.stuck.as_ref())
     }
 
     /// Wedges all shards. Returns for each its final count, and the members for which this node has vouched.
@@ -223,7 +225,7 @@ impl ViewShards {
     fn let_go(&mut self) {
         for entry in self.shards.iter_mut().filter(|entry| entry.handed_out.is_none()) {
             entry.shard.wedge();
-            if entry.is_stuck || entry.shard.is_ended() {
+            if entry.stuck.is_some() || entry.shard.is_ended() {
                 entry.handed_out = entry.shard.undelivered();
             }
         }
@@ -233,7 +235,7 @@ impl ViewShards {
         let take = |entry: &mut ViewShard| {
             let undelivered = std::mem::take(entry.handed_out.as_mut().filter(|_| !entry.is_taken)?);
             entry.is_taken = true;
-            let received = (entry.complete && !entry.is_stuck).then(|| entry.shard.wedge());
+            let received = (entry.complete && entry.stuck.is_none()).then(|| entry.shard.wedge());
             Some((entry.shard.id(), ShardRemainder { undelivered, fell_short: entry.shard.is_short(), received }))
         };
         self.shards.iter_mut().filter_map(take).collect()

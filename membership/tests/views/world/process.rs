@@ -50,6 +50,8 @@ pub(crate) struct Process {
     /// The thing for which it waits meanwhile.
     pub(crate) slow_for: WaitsFor,
     watch: StallWatch,
+    /// Whether the next view that it cleans up can't be brought to its end here.
+    pub(crate) is_spoiled: bool,
     pub(crate) dropped: usize,
     /// Whether it was told how its last view ended when it was dropped.
     pub(crate) knows_trims: bool,
@@ -101,6 +103,7 @@ impl Process {
             slow_ms: 2.0,
             slow_for: WaitsFor::Application,
             watch: StallWatch::new(limits),
+            is_spoiled: false,
             dropped: 0,
             knows_trims: false,
             ended: None,
@@ -247,6 +250,10 @@ impl Process {
                 if log.is_some_and(|log| log.cut(end)) {
                     self.state.remove(&shard);
                 }
+            }
+            Effect::CleanUp { .. } if std::mem::take(&mut self.is_spoiled) => {
+                let why = "it spoiled a record".to_owned();
+                self.input(Input::DropOut(EndReason::Incompatible { node: NodeId(99), why }));
             }
             Effect::CleanUp { trims, counted } => {
                 self.cleaning = true;
