@@ -56,7 +56,10 @@ fn a_reply_waits_until_its_message_is_on_disk() {
     assert!(solo.write());
     solo.settle();
     assert_eq!(poll(&mut submit), Poll::Ready(Ok(5)));
-    assert!(!solo.write(), "there is nothing left");
+    // The thread that takes the first snapshot may have jobs for the log by now, and they write no records.
+    solo.write();
+    let (log_writer, ..) = solo.log.as_ref().unwrap();
+    assert_eq!(log_writer.counts().records, 2, "the view's and the message's");
 }
 
 #[test]
