@@ -103,6 +103,17 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_is_noted_again_is_not_the_oldest() {
+        let mut known = KnownAddresses::default();
+        let numbered = |host: usize| IpAddr::V4((host as u32).into());
+        for host in (0..MAX_PROVEN).chain([0, MAX_PROVEN]) {
+            known.prove(numbered(host), &Holder::Trusted);
+        }
+        assert_eq!(known.holder(numbered(0)), Holder::Known(numbered(0)));
+        assert_ne!(known.holder(numbered(1)), Holder::Known(numbered(1)));
+    }
+
+    #[test]
     fn a_look_up_that_fails_changes_nothing_and_another_address_of_the_peer_does() {
         let mut known = KnownAddresses::default();
         known.resolved(NodeId(1), &["192.0.2.2:7700".parse().unwrap()]);

@@ -158,7 +158,10 @@ fn flood(node: &Node, hosts: std::ops::RangeInclusive<u8>, test: impl FnOnce()) 
 #[test]
 fn a_flood_of_strangers_keeps_out_no_address_from_which_members_or_clients_came() {
     let ca = Ca::new();
-    let mut town = Town::new(Some(&ca), |_| {});
+    let configured = [127, 0, 0, 12];
+    let mut town = Town::new(Some(&ca), |config| {
+        config.peers = [(NodeId(3), vec!["127.0.0.12:1".to_owned()])].into();
+    });
     // The member has dialed from the first address.
     let (member, web) = (ca.identity(1), ca.identity_of(&Principal::Client("web".to_owned(), ClientRights::default())));
     assert!(shakes(&town.b, [127, 0, 0, 11], &web));
@@ -168,7 +171,9 @@ fn a_flood_of_strangers_keeps_out_no_address_from_which_members_or_clients_came(
             assert!(start.elapsed() < PATIENCE, "{:?}", town.b.net.monitor().stats());
         }
         for _ in 0..20 {
-            assert!(shakes(&town.b, [127, 0, 0, 1], &member), "{:?}", town.b.net.monitor().stats());
+            for address in [[127, 0, 0, 1], configured] {
+                assert!(shakes(&town.b, address, &member), "{:?}", town.b.net.monitor().stats());
+            }
             assert!(shakes(&town.b, [127, 0, 0, 11], &web), "{:?}", town.b.net.monitor().stats());
         }
     });
