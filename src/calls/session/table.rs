@@ -186,7 +186,7 @@ impl Sessions {
         let others = self.open.values().filter(|session| session.holder != 0).count();
         let own = self.open.values().filter(|session| session.holder == opening.holder).count();
         let left = for_others(opening.sessions as usize).saturating_sub(others);
-        left > own || own == 0 && left > 0
+        left > own
     }
 
     /// Decides on a request whose client has all replies before `acknowledged`.

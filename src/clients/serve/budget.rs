@@ -231,7 +231,11 @@ impl Drop for Permit {
 
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
-    use std::{sync::mpsc, thread, time::Duration};
+    use std::{
+        sync::mpsc,
+        thread,
+        time::{Duration, Instant},
+    };
 
     use squall_fabric::Time;
 
@@ -354,6 +358,88 @@ mod tests {
                 held = next.join().expect("it does not panic");
             }
         });
+    }
+
+    /// Waits until so many requests wait.
+    fn until_wait(budget: &Budget, count: usize) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while budget.held().1 != count {
+            assert!(Instant::now() < deadline, "{budget:?}");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_small_request_that_comes_later_waits_behind_a_large_one_though_there_is_room() {
+        let budget = Budget::new(200);
+        let outbox = outbox(&budget);
+        let first = budget.reserve(60, &outbox).expect("it fits");
+        thread::scope(|scope| {
+            scope.spawn(|| budget.reserve(90, &outbox));
+            until_wait(&budget, 1);
+            scope.spawn(|| budget.reserve(1, &outbox));
+            until_wait(&budget, 2);
+            drop(first);
+        });
+        assert_eq!(budget.held(), (0, 0, 0));
+    }
+
+    #[test]
+    fn clients_requests_are_admitted_in_the_order_in_which_they_came() {
+        let budget = Budget::new(200);
+        // The second to come has the name that is first in the table.
+        let [large, second, first] = ["large", "a", "b"].map(|name| outbox_of(&budget, Holder::Client(name.into())));
+        let held = budget.reserve(100, &large);
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            for (count, outbox) in [&first, &second].into_iter().enumerate() {
+                let (tell, budget) = (tell.clone(), &budget);
+                scope.spawn(move || {
+                    let permit = budget.reserve(75, outbox).expect("it is not hung up on");
+                    tell.send((count, permit)).expect("the test waits");
+                });
+                until_wait(budget, count + 1);
+            }
+            drop(held);
+            // The next one is admitted when the permit before is dropped.
+            let order = told.iter().take(2).map(|(count, _)| count);
+            assert_eq!(order.collect::<Vec<_>>(), [0, 1]);
+        });
+    }
+
+    #[test]
+    fn members_requests_do_not_wait_behind_one_that_waits_for_the_bytes_of_clients() {
+        let budget = Budget::new(200);
+        let member = outbox(&budget);
+        let [large, web] = ["large", "web"].map(|name| outbox_of(&budget, Holder::Client(name.into())));
+        let of_clients = budget.reserve(75, &large).expect("it fits");
+        let mut held = budget.reserve(20, &member);
+        thread::scope(|scope| {
+            scope.spawn(|| budget.reserve(10, &web));
+            until_wait(&budget, 1);
+            for _ in 0..OVERTAKES + 9 {
+                let next = scope.spawn(|| budget.reserve(20, &member));
+                until_wait(&budget, 2);
+                drop(held.take());
+                until_wait(&budget, 1);
+                held = next.join().expect("it does not panic");
+            }
+            drop(of_clients);
+        });
+        drop(held);
+        assert_eq!(budget.held(), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_members_leave_unread_does_not_count_together() {
+        let budget = Budget::new(2000);
+        // 100 bytes each, so that all members together leave 600, and the client 500.
+        let answer = || ToClient::Told { number: 0, answer: Ok(vec![0; 36]) };
+        let members: Vec<_> = (0..6).map(|_| outbox(&budget)).collect();
+        members.iter().for_each(|outbox| outbox.push(answer()));
+        let greedy = outbox_of(&budget, Holder::Client("greedy".into()));
+        (0..5).for_each(|_| greedy.push(answer()));
+        assert!(greedy.is_closed() && members.iter().all(|outbox| !outbox.is_closed()));
     }
 
     #[test]
