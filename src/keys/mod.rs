@@ -50,7 +50,7 @@ use std::{
 };
 
 use squall_fabric::net::OwnerNameError;
-pub use squall_fabric::net::{ClientRights, KeyFiles, Principal, Role};
+pub use squall_fabric::net::{ClientRights, Identity, KeyFiles, Principal, Role};
 
 use crate::config::NameError;
 

@@ -47,6 +47,7 @@ mod tests;
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use rkyv::rancor;
+pub use squall_fabric::net::Security;
 
 #[cfg(feature = "sim")]
 pub(crate) use self::core::{CallId, ClientCore, ClientEffect};

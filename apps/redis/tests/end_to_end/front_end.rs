@@ -5,7 +5,7 @@ use std::{fs, net::SocketAddr, thread};
 use rustix::process::Signal;
 use squall::{
     NodeId,
-    keys::{Authority, Files},
+    keys::{Authority, ClientRights, Files, Principal},
 };
 use tempfile::TempDir;
 
@@ -18,7 +18,10 @@ use crate::{
 
 const CLIENTS: usize = 4;
 
-/// The directory with the configuration and the keys of three replicas.
+/// The name of the front end's certificate.
+const NAME: &str = "front-end";
+
+/// The directory with the configuration and the keys of three replicas and a front end.
 struct Secured {
     directory: TempDir,
     base: u16,
@@ -36,6 +39,8 @@ impl Secured {
             ca.issue(NodeId(id), 1).and_then(|keys| keys.save(&files, false)).expect("keys");
             text += &format!("{id} = \"127.0.0.1:{}\"\n", u32::from(base) + 10 + id);
         }
+        let client = Principal::Client(NAME.to_owned(), ClientRights::default());
+        ca.issue(client, 1).and_then(|keys| keys.save(&files, false)).expect("keys");
         text += "[fabric]\nbackend = \"tcp\"\n[groups.kv]\nbulk_reserve = \"64MiB\"\n";
         text += "[security]\nca = \"ca.pem\"\ncertificate = \"node-{id}.pem\"\nkey = \"node-{id}.key\"\n";
         fs::write(directory.path().join("kv.toml"), text).expect("there is room");
@@ -66,7 +71,8 @@ fn its_clients_do_not_notice_when_the_replica_that_it_talks_to_dies() {
         starting.into_iter().map(|replica| replica.join().expect("it starts")).collect()
     });
     let listen = format!("127.0.0.1:{}", cluster.base + 19);
-    let front_end = cluster.start(&["front-end", "--id", "1", "--listen", &listen]);
+    let keys = cluster.directory.path().to_str().expect("a readable path");
+    let front_end = cluster.start(&["front-end", "--keys", keys, "--client", NAME, "--listen", &listen]);
     let addresses: [SocketAddr; 1] = [front_end.address()];
     let load = Load::new(CLIENTS);
     let seen: Vec<Seen> = thread::scope(|scope| {

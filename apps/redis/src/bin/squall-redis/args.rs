@@ -188,7 +188,7 @@ pub(crate) enum ProgramCommand {
 const FRONT_END_HELP: &str = "\
 Examples:
   squall-redis front-end --members 1,2,3
-  squall-redis front-end --listen 0.0.0.0:7000 --config kv.toml --id 1 --password-file secret";
+  squall-redis front-end --listen 0.0.0.0:7000 --config kv.toml --keys keys --client web --password-file secret";
 
 /// The options of a front end.
 #[derive(Clone, Debug, clap::Args)]
@@ -206,12 +206,20 @@ pub(crate) struct FrontEndArgs {
     #[arg(long, value_name = "NAME", value_parser = name, default_value = CLUSTER, conflicts_with = "config")]
     pub(crate) cluster: String,
 
-    /// The cluster's configuration, in place of both; the front end has the keys of the node with this --id
-    #[arg(long, value_name = "FILE", requires = "id")]
+    /// The cluster's configuration, in place of both; --client says whose keys the front end has
+    #[arg(long, value_name = "FILE", requires = "owner")]
     pub(crate) config: Option<PathBuf>,
 
-    /// The node whose keys the front end has
-    #[arg(long, value_name = "N", requires = "config")]
+    /// The client whose keys the front end has
+    #[arg(long, value_name = "NAME", requires = "keys", group = "owner")]
+    pub(crate) client: Option<String>,
+
+    /// The directory with ca.pem and the client's keys, client-NAME.pem and client-NAME.key
+    #[arg(long, value_name = "DIR", requires_all = ["client", "config"])]
+    pub(crate) keys: Option<PathBuf>,
+
+    /// In place of a client, the node whose keys the front end has, by the configuration
+    #[arg(long, value_name = "N", requires = "config", group = "owner")]
     pub(crate) id: Option<u32>,
 
     /// The most clients served at once

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use squall::{
     Config, NodeId,
-    client::{Client, ClientConfig},
+    client::{Client, ClientConfig, Security},
+    keys::{ClientRights, Files, Identity, Principal},
 };
 use squall_command::say;
 use squall_redis::{
@@ -21,17 +22,28 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The most requests of all clients together that may wait for answers.
 const MAX_WAITING: usize = 1 << 18;
 
+/// The cluster of a configuration, as a client with the keys that the arguments name.
+fn cluster_of(config: &Config, args: &FrontEndArgs) -> Result<ClientConfig, String> {
+    let (Some(directory), Some(name)) = (&args.keys, &args.client) else {
+        return ClientConfig::of(config).map_err(|error| error.to_string());
+    };
+    let owner = Principal::Client(name.clone(), ClientRights::default());
+    let identity = Identity::load(&Files::in_directory(directory).of(owner)).map_err(|error| error.to_string())?;
+    Ok(ClientConfig::of_with(config, Security::Tls(identity)))
+}
+
 /// Runs a front end until this process is asked to stop. Every failure is a sentence.
 pub(crate) async fn run(args: &FrontEndArgs) -> Result<(), String> {
     let stop = stop_asked(false).map_err(|error| error.to_string())?;
     let protection = args.limits.protection.load(args.listen).map_err(|error| error.to_string())?;
-    let (mut cluster, max_command_bytes, others) = match (&args.config, args.id) {
-        (Some(file), Some(id)) => {
-            let config = Config::load_as(file, id).map_err(|error| error.to_string())?;
-            let cluster = ClientConfig::of(&config).map_err(|error| error.to_string())?;
+    let (mut cluster, max_command_bytes, others) = match &args.config {
+        Some(file) => {
+            // A client is no node: with keys of its own, the id means nothing.
+            let config = Config::load_as(file, args.id.unwrap_or(1)).map_err(|error| error.to_string())?;
+            let cluster = cluster_of(&config, args)?;
             (cluster, config.group(GROUP).max_message_bytes(), config.members().len().saturating_sub(1))
         }
-        _ => {
+        None => {
             let members = args.members.iter().copied().map(NodeId);
             (ClientConfig::on_host(&args.cluster, members), BULK_RESERVE, args.members.len().saturating_sub(1))
         }

@@ -114,6 +114,18 @@ mod tests {
     }
 
     #[test]
+    fn a_front_end_of_a_configuration_has_the_keys_of_a_client_or_of_a_node() {
+        let make_sense = |options: &str| {
+            let words = "squall-redis front-end --config kv.toml".split(' ');
+            Args::try_parse_from(words.chain(options.split_whitespace())).is_ok()
+        };
+        assert!(make_sense("--keys keys --client web") && make_sense("--id 1"));
+        for options in ["", "--client web", "--keys keys", "--keys keys --id 1", "--keys keys --client web --id 1"] {
+            assert!(!make_sense(options), "{options}");
+        }
+    }
+
+    #[test]
     fn the_help_the_book_and_the_messages_name_what_there_is() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let crates = ["apps/redis"];
