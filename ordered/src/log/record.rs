@@ -259,7 +259,11 @@ impl RecordHeader {
             payload_checksum: u32_at(bytes, 56),
         };
         let fits = match header.kind {
-            RecordKind::Message => header.payload_bytes as usize <= MAX_PAYLOAD_BYTES && header.version > 0,
+            // Behind the last number of all there is no end.
+            RecordKind::Message => {
+                let has_end = header.position.seq < Seq(u64::MAX);
+                header.payload_bytes as usize <= MAX_PAYLOAD_BYTES && header.version > 0 && has_end
+            }
             RecordKind::View => ViewRecord::fits(header.payload_bytes as usize) && header.position.seq == Seq(0),
         };
         if fits && header.batch <= offset { Ok(header) } else { Err(NoHeader::Senseless) }
