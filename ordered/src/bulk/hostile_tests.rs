@@ -193,7 +193,7 @@ fn own_stalls_accuse_nobody() {
     while world.net.advance(end, &mut Vec::new()) < end {}
     root.step(end);
     assert!(root.faulty.is_empty(), "it did not look for so long: {:?}", root.faulty);
-    world.run_for_looks(9);
+    world.run_for_looks(13);
     let root = &world.members[0];
     assert_eq!(root.faulty.len(), 1, "and then it did: {:?}", root.faulty);
     assert_eq!(root.faulty[0].1, "it broke off the bulk messages of node 0, and no member has failed");
