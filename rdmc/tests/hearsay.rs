@@ -35,7 +35,7 @@ fn check(mut world: World, liar: usize, context: &str) {
         _ => panic!("the root has not heard it: {context}"),
     };
     for (node, told) in (1..).map(NodeId).zip(&told[1..]).filter(|&(node, _)| node != liar) {
-        let expected = if relay == Some(node) { hearsay(liar, 1) } else { hearsay(ROOT, 3) };
+        let expected = if relay == Some(node) { hearsay(liar, 1) } else { hearsay(ROOT, 4) };
         assert_eq!(*told, expected, "{node}: {context}");
     }
 }
@@ -99,5 +99,5 @@ fn a_failure_that_a_member_sees_is_not_hearsay_there() {
     world.crash(2);
     world.run_dry();
     let told: Vec<_> = world.alive().map(|member| member.rdmc.hearsay(GROUP)).collect();
-    assert_eq!(told, [None, hearsay(ROOT, 3), hearsay(ROOT, 3)]);
+    assert_eq!(told, [None, hearsay(ROOT, 4), hearsay(ROOT, 4)]);
 }

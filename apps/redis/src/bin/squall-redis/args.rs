@@ -215,7 +215,7 @@ pub(crate) struct FrontEndArgs {
     pub(crate) client: Option<String>,
 
     /// The directory with ca.pem and the client's keys, client-NAME.pem and client-NAME.key
-    #[arg(long, value_name = "DIR", requires_all = ["client", "config"])]
+    #[arg(long, value_name = "DIR", requires_all = ["client", "config"], conflicts_with = "id")]
     pub(crate) keys: Option<PathBuf>,
 
     /// In place of a client, the node whose keys the front end has, by the configuration
