@@ -9,7 +9,7 @@
 //! A bell is an endpoint under a tag of its own, which exposes nothing, and of which no layer sees a completion. Each
 //! node makes its side once an endpoint has met its counterpart, and closes it with the last endpoint. There is one for
 //! each peer: a second queue pair in each endpoint would double the number of queue pairs, and the time to set them up.
-//! Where there is no bell, or its queue is full, the control plane carries the wake-up.
+//! Without a bell, or with a full queue, the control plane carries the wake-up.
 //!
 //! # No wake-up is lost
 //!
