@@ -15,7 +15,7 @@
 //!
 //! - The ringer sees this sleep's count and has not rung for it: it signals.
 //! - It sees this count and has rung for it: that signal came after the sleeper armed, and signals are consumed only
-//!   when a sleep ends, so it is still there or it has ended this one.
+//!   by a sleep, which they end, and when it has disarmed; so this one is still there, or the sleep is over.
 //! - It sees a later count: this sleep is over.
 //!
 //! The threads of the node's own process ring for every message, while the node arms only when it runs out of work. So

@@ -411,12 +411,17 @@ impl Wait for ShmFabric {
     fn wait(&mut self, until: Time) {
         // No signal comes for work that the last poll did not finish.
         while self.may_sleep() {
-            match self.signals.sleep(until) {
-                Err(Errno::INTR) => continue,
-                Err(error) => tracing::error!(%error, "waiting failed"),
-                Ok(_) => {}
+            let signaled = self.signals.sleep(until);
+            if signaled == Err(Errno::INTR) {
+                continue;
             }
             self.bell.disarm();
+            match signaled {
+                Ok(0) => {}
+                // Peers that rang while this thread woke up would end the next sleep in vain.
+                Ok(_) => self.signals.discard(),
+                Err(error) => tracing::error!(%error, "waiting failed"),
+            }
         }
         self.bell.disarm();
     }

@@ -70,11 +70,22 @@ impl Signals {
         }
     }
 
+    /// Takes the signals that there are. None of them may be for a sleep to come.
+    pub(super) fn discard(&self) {
+        if let Err(error) = self.take_now() {
+            tracing::error!(%error, "the signals of a sleep that is over could not be taken");
+        }
+    }
+
+    fn take_now(&self) -> Result<usize, Errno> {
+        let mut ready = [const { MaybeUninit::uninit() }; READY];
+        epoll::wait(&self.0, &mut ready, Some(&Timespec::default())).map(|(ready, _)| ready.len())
+    }
+
     /// Sleeps as [`sleep`](Signals::sleep) does, by older calls.
     fn sleep_by_poll(&self, until: Time) -> Result<usize, Errno> {
         wait::wait_for(&mut [PollFd::new(&self.0, PollFlags::IN)], until)?;
-        let mut ready = [const { MaybeUninit::uninit() }; READY];
-        epoll::wait(&self.0, &mut ready, Some(&Timespec::default())).map(|(ready, _)| ready.len())
+        self.take_now()
     }
 
     /// Waits by `epoll_pwait2`, whose timeout is as fine as the clock.
@@ -195,6 +206,9 @@ mod tests {
             assert!(is_signaled(&signals));
             assert!(!is_signaled(&signals));
         }
+        peer.give();
+        signals.discard();
+        assert!(!is_signaled(&signals), "discarded");
         let soon = Time::boot_clock() + Duration::from_micros(300);
         assert_eq!(signals.sleep(soon), Ok(0));
         assert!((soon..soon + Duration::from_secs(5)).contains(&Time::boot_clock()));
