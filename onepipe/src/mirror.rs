@@ -109,19 +109,32 @@ impl Mirror {
     #[inline]
     pub(crate) fn acknowledge(&mut self, arrived: u64) -> Result<(), Misbehaved> {
         if arrived > self.arrived {
-            self.check_end(self.arrived, arrived)?;
+            self.check_end(arrived)?;
             self.arrived = arrived;
         }
         Ok(())
     }
 
-    /// Takes note of the receiver's report that it has taken records out.
+    /// Takes note of the receiver's report that it has taken records out. A record that was taken out has arrived.
     #[inline]
     pub(crate) fn free(&mut self, freed: u64) -> Result<(), Misbehaved> {
+        self.acknowledge(freed)?;
+        self.free_unacknowledged(freed)
+    }
+
+    /// Takes note of such a report in a mode whose receivers acknowledge nothing. Which records are on their way is
+    /// then only for the report of messages to a rank that has failed. So a header is proof enough of a record's
+    /// beginning, and the records before stay in no cache.
+    #[inline]
+    pub(crate) fn free_unacknowledged(&mut self, freed: u64) -> Result<(), Misbehaved> {
         if freed > self.freed {
-            self.check_end(self.freed, freed)?;
+            let is_end = freed <= self.posted
+                && freed.is_multiple_of(8)
+                && (freed == self.written || self.ring.header(freed).is_some());
+            if !is_end {
+                return Err(Misbehaved);
+            }
             self.freed = freed;
-            // A record that was taken out has arrived.
             self.arrived = self.arrived.max(freed);
         }
         Ok(())
@@ -130,8 +143,8 @@ impl Mirror {
     /// Checks a reported position behind an earlier one. A receiver counts whole records, and only posted ones. Those
     /// between are passed one by one, since a payload may look like a record.
     #[inline]
-    fn check_end(&self, from: u64, position: u64) -> Result<(), Misbehaved> {
-        let mut at = from;
+    fn check_end(&self, position: u64) -> Result<(), Misbehaved> {
+        let mut at = self.arrived;
         while at < position && position <= self.posted {
             at += self.ring.header(at).ok_or(Misbehaved)?.label.record_bytes();
         }
@@ -232,6 +245,7 @@ mod tests {
             mirror.acknowledge(arrived).expect("a record ends there");
             for position in wrong {
                 assert_eq!(mirror.free(position), Err(Misbehaved), "{position} of {arrived}");
+                assert_eq!(mirror.free_unacknowledged(position), Err(Misbehaved), "{position} of {arrived}");
                 let expected = if position > arrived { Err(Misbehaved) } else { Ok(()) };
                 assert_eq!(mirror.acknowledge(position), expected, "{position} of {arrived}");
             }

@@ -101,12 +101,16 @@ impl<S: Stamps> Engine<S> {
             if let Some(barrier) = stamp(StatusWord::Down(mode)) {
                 self.barriers.hear_down(mode, rank, barrier);
             }
+            let is_acknowledged = self.acknowledges(mode);
             let mirror = &mut self.links.peers[rank].out[mode.index()];
             if let Some(arrived) = changed(StatusWord::Arrived(mode)) {
                 mirror.acknowledge(arrived)?;
             }
             if let Some(freed) = changed(StatusWord::Freed(mode)) {
-                mirror.free(freed)?;
+                match is_acknowledged {
+                    true => mirror.free(freed)?,
+                    false => mirror.free_unacknowledged(freed)?,
+                }
             }
         }
         match changed(StatusWord::Recalled) {
