@@ -100,8 +100,9 @@ pub use calls::{
 };
 pub use clients::{
     admin,
-    ask::ServedGroup,
+    ask::{ServedGroup, ServedShards},
     client, log_service,
+    partition::{Partitioned, shard_of_bytes},
     query::{Portable, QueryService},
     serve::{ServeOptions, Served},
     wire::Consistency,

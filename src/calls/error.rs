@@ -95,6 +95,16 @@ impl SubmitError {
         }
     }
 
+    /// Whether another member may take the message, which this one has not sent.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        match self {
+            SubmitError::NotASender => true,
+            SubmitError::Unavailable { why: Unavailable::ShortOfRoom { .. }, .. } => false,
+            SubmitError::Unavailable { .. } | SubmitError::ViewEnded { .. } => self.is_not_applied(),
+            _ => false,
+        }
+    }
+
     /// The error of a refusal; None if the shard is closed, since its view is over and another may follow.
     pub(crate) fn refused(refused: SubmitRefused) -> Option<SubmitError> {
         match refused {

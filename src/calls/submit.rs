@@ -154,6 +154,11 @@ impl<T> Submit<T> {
         self.stage.is_accepted()
     }
 
+    /// The reason for which the message was not accepted, and will not be.
+    pub(crate) fn failure(&self) -> Option<&SubmitError> {
+        if let SubmitStage::Failed(error) = &self.stage { Some(error) } else { None }
+    }
+
     /// Gives up after `limit`, counted from the first poll or from the call of [`wait`](Submit::wait).
     ///
     /// The error is [`SubmitError::Full`] if the message was not accepted by then, and so not sent; else

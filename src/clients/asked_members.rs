@@ -2,26 +2,35 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use squall_fabric::{NodeId, sync::Lock};
 use squall_services::{Caller, DialTarget};
 
 use crate::clients::{
-    client::{ClientError, Driver},
+    client::{ClientError, Driver, LazyDriver},
     contacts::Contacts,
+    wire::{Members, ShardName},
 };
 
 /// The number of queries to one member that may wait for answers.
 const MAX_WAITING: usize = 1024;
 
-/// The peers and streams over which a group's members are asked.
-#[derive(Default)]
+/// The peers and streams over which the members of a group's shard are asked.
 pub(crate) struct AskedMembers {
+    /// The shard's [name](ShardName).
+    name: String,
     /// This node as a caller of others, from its start on.
     caller: OnceLock<Caller>,
     peers: Lock<BTreeMap<NodeId, AskedMember>>,
+    /// The calls for which any member will do.
+    any: Arc<LazyDriver>,
+    /// Whether this node has the shard's whole state, in a view that is in force.
+    is_here: AtomicBool,
 }
 
 struct AskedMember {
@@ -31,8 +40,17 @@ struct AskedMember {
 }
 
 impl AskedMembers {
-    /// Notes the node's start: from now on it can ask others.
-    pub(crate) fn start(&self, caller: Caller) {
+    /// Makes the streams to a shard, which nobody uses before [`start`](AskedMembers::start).
+    pub(crate) fn new(group: &str, shard: u32) -> AskedMembers {
+        let name = ShardName::of(group, shard);
+        let any = Arc::new(LazyDriver::new(name.clone()));
+        let (caller, peers, is_here) = (OnceLock::new(), Lock::default(), AtomicBool::new(false));
+        AskedMembers { name, caller, peers, any, is_here }
+    }
+
+    /// Notes the node's start: from now on it can ask others. `first` are the nodes that it knows before any view.
+    pub(crate) fn start(&self, caller: Caller, first: Vec<DialTarget>) {
+        self.any.start(caller.clone(), Contacts::new(first, fastrand::usize(..)), MAX_WAITING);
         assert!(self.caller.set(caller).is_ok(), "a node starts once");
     }
 
@@ -41,8 +59,20 @@ impl AskedMembers {
         self.caller.get().map(Caller::node)
     }
 
-    /// Takes the addresses of the group's members, from a new view on.
-    pub(crate) fn learn(&self, members: BTreeMap<NodeId, Vec<String>>) {
+    /// Returns the way to any member of the shard.
+    pub(super) fn any(&self) -> &Arc<LazyDriver> {
+        &self.any
+    }
+
+    /// Whether this node has the shard's whole state, in a view that is in force.
+    pub(super) fn is_here(&self) -> bool {
+        self.is_here.load(Ordering::Relaxed)
+    }
+
+    /// Takes the addresses of the shard's members, from a new view on, and those of the members that serve clients.
+    pub(crate) fn learn(&self, members: BTreeMap<NodeId, Vec<String>>, serving: Members, is_here: bool) {
+        self.is_here.store(is_here, Ordering::Relaxed);
+        self.any.learn(serving);
         let mut peers = self.peers.lock();
         let mut before = std::mem::take(&mut *peers);
         for (node, addresses) in members {
@@ -51,19 +81,24 @@ impl AskedMembers {
         }
     }
 
-    pub(super) fn driver(&self, group: &str, member: NodeId) -> Result<Arc<Driver>, ClientError> {
+    /// Notes that this node can do nothing in the shard until the next view.
+    pub(crate) fn interrupted(&self) {
+        self.is_here.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn driver(&self, member: NodeId) -> Result<Arc<Driver>, ClientError> {
         let Some(caller) = self.caller.get() else {
             return Err(ClientError::Start("call `NodeBuilder::start` first".to_owned()));
         };
         let mut peers = self.peers.lock();
-        let peer = peers.get_mut(&member);
-        let peer = peer.ok_or_else(|| ClientError::Query(format!("{member} is no member of group {group:?} now")))?;
+        let none = || ClientError::Query(format!("{member} is no member of group {:?} now", self.name));
+        let peer = peers.get_mut(&member).ok_or_else(none)?;
         if let Some(driver) = &peer.driver {
             return Ok(Arc::clone(driver));
         }
         let contact = DialTarget { node: Some(member), addresses: peer.addresses.clone() };
         let contacts = Contacts::new(vec![contact], 0).only(member);
-        let driver = Arc::new(Driver::start(group, contacts, caller.clone(), MAX_WAITING)?);
+        let driver = Arc::new(Driver::start(&self.name, contacts, caller.clone(), MAX_WAITING)?);
         peer.driver = Some(Arc::clone(&driver));
         Ok(driver)
     }

@@ -20,8 +20,12 @@ pub(crate) struct Contacts {
     allowed: Allowed,
     /// The members of the newest view that a node has reported.
     members: Members,
-    /// The next node to try, as an index among all.
+    /// The place at which the client begins among the members, and among the others.
     turn: usize,
+    /// The nodes that were tried in vain since the members were reported, or since all were tried.
+    tried: usize,
+    /// The attempts that failed since the last pause.
+    failed: usize,
     pause: Duration,
 }
 
@@ -36,7 +40,8 @@ enum Allowed {
 impl Contacts {
     /// Makes the contacts of a client. Clients begin at different turns, so that they spread over the nodes.
     pub(crate) fn new(first: Vec<DialTarget>, turn: usize) -> Contacts {
-        Contacts { first, allowed: Allowed::All, members: Members::default(), turn, pause: BACK_OFF }
+        let (allowed, members) = (Allowed::All, Members::default());
+        Contacts { first, allowed, members, turn, tried: 0, failed: 0, pause: BACK_OFF }
     }
 
     /// Restricts the contacts to one node.
@@ -49,16 +54,17 @@ impl Contacts {
         Contacts { allowed: Allowed::First, ..self }
     }
 
-    /// Returns all nodes, best first.
+    /// Returns all nodes, in the order in which they are tried: members before others.
     fn all(&self) -> Vec<DialTarget> {
-        if self.allowed == Allowed::First {
-            return self.first.clone();
-        }
         let told = self.members.members.iter();
         let told = told.map(|(node, at)| DialTarget { node: Some(NodeId(*node)), addresses: at.clone() });
-        let mut all: Vec<DialTarget> = told.collect();
+        let mut all: Vec<DialTarget> = if self.allowed == Allowed::First { Vec::new() } else { told.collect() };
         // The reported members may all be gone, while one of the first has joined again.
-        let others: Vec<DialTarget> = self.first.iter().filter(|first| !all.contains(first)).cloned().collect();
+        let mut others: Vec<DialTarget> = self.first.iter().filter(|first| !all.contains(first)).cloned().collect();
+        for nodes in [&mut all, &mut others].into_iter().filter(|nodes| !nodes.is_empty()) {
+            let first = self.turn % nodes.len();
+            nodes.rotate_left(first);
+        }
         all.extend(others);
         if let Allowed::One(only) = self.allowed {
             all.retain(|contact| contact.node == Some(only));
@@ -74,12 +80,15 @@ impl Contacts {
     /// Returns the node to try next.
     pub(super) fn next(&self) -> Result<DialTarget, String> {
         let all = self.all();
-        all.get(self.turn % all.len().max(1)).cloned().ok_or_else(|| "no member is known".to_owned())
+        all.get(self.tried % all.len().max(1)).cloned().ok_or_else(|| "no member is known".to_owned())
     }
 
-    /// Takes the members of a view that a node has reported.
+    /// Takes the members of a view that a node has reported. Where they are others, they are tried first.
     pub(super) fn learn(&mut self, members: Members) {
         if members.epoch >= self.members.epoch && !members.members.is_empty() {
+            if members.members != self.members.members {
+                self.tried = 0;
+            }
             self.members = members;
         }
     }
@@ -89,13 +98,18 @@ impl Contacts {
         self.members.members.iter().map(|(node, _)| NodeId(*node))
     }
 
-    /// Goes on to the next node, after the last one has failed. Returns the time to wait before, if that is the first
-    /// of all again.
+    /// Goes on to the next node, after the last one has failed. Returns the time to wait before, once as many attempts
+    /// have failed as there are nodes.
     pub(super) fn fail(&mut self) -> Option<Duration> {
-        self.turn = self.turn.wrapping_add(1);
-        if !self.turn.is_multiple_of(self.all().len().max(1)) {
+        let all = self.all().len();
+        (self.tried, self.failed) = (self.tried + 1, self.failed + 1);
+        if self.tried >= all {
+            self.tried = 0;
+        }
+        if self.failed < all {
             return None;
         }
+        self.failed = 0;
         let pause = self.pause;
         self.pause = (2 * pause).min(MOST_BACK_OFF);
         Some(pause)
@@ -103,7 +117,7 @@ impl Contacts {
 
     /// Lets the next pause be short, after a node has done something for the client.
     pub(super) fn succeed(&mut self) {
-        self.pause = BACK_OFF;
+        (self.failed, self.pause) = (0, BACK_OFF);
     }
 }
 
@@ -132,6 +146,25 @@ mod tests {
         assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000].map(Duration::from_millis));
         contacts.succeed();
         assert_eq!([(); 3].map(|()| contacts.fail()), [None, None, Some(BACK_OFF)]);
+    }
+
+    #[test]
+    fn members_of_whom_a_client_is_told_are_tried_at_once_and_pauses_come_all_the_same() {
+        let mut contacts = Contacts::new(vec![at(1), at(2)], 4);
+        assert_eq!((contacts.next().unwrap(), contacts.fail()), (at(1), None));
+        contacts.learn(told(5, &[6, 7, 8]));
+        assert_eq!(contacts.all(), [7, 8, 6, 1, 2].map(at), "clients begin at different members");
+        let mut pauses = Vec::new();
+        for epoch in 6..30 {
+            assert_eq!(contacts.next().unwrap(), contacts.all()[0]);
+            pauses.extend(contacts.fail());
+            contacts.learn(told(epoch, &[6 + epoch as u32 % 2, 9]));
+        }
+        assert!(pauses.len() >= 5, "{pauses:?}");
+        let before = contacts.next().unwrap();
+        contacts.fail();
+        contacts.learn(told(29, &[7, 9]));
+        assert_ne!(contacts.next().unwrap(), before, "the same members again are no news");
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub(crate) mod asked_members;
 pub mod client;
 pub(crate) mod contacts;
 pub mod log_service;
+pub(crate) mod partition;
 pub(crate) mod query;
 pub(crate) mod serve;
 pub(crate) mod wire;

@@ -4,6 +4,7 @@
 //! ```text
 //!  client                              node
 //!    Hello ───────────────────────────▶
+//!    ◀──────────────────────── Shards    of a group that has several
 //!    ◀─────────────────────── Welcome    or Away: somewhere else; or Denied
 //!    Open (or Resume) ────────────────▶
 //!    ◀──────────────────────── Opened
@@ -33,7 +34,8 @@ const OVERHEAD_BYTES: usize = 64 << 10;
 /// A message of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToNode {
-    /// The group that the client wants to talk to. The first message.
+    /// The group that the client wants to talk to, or a [shard](ShardName) of it. The first message, in this form in
+    /// all versions.
     Hello { version: u32, group: String },
     /// Opens a session.
     Open { key: u64 },
@@ -83,6 +85,26 @@ pub(crate) enum ToClient {
     /// The client's certificate permits it no commands, or nothing at all, for this reason. In the latter case it is
     /// the last message.
     Denied { only_commands: bool, why: String },
+    /// The number of the group's shards, where it is not 1. It comes before `Welcome` and `Away`.
+    Shards(u32),
+}
+
+/// The name of a shard in a [`ToNode::Hello`]: that of its group, and behind a slash the shard's number, which the
+/// first shard lacks. Names of groups have no slash.
+pub(crate) struct ShardName;
+
+impl ShardName {
+    pub(crate) fn of(group: &str, shard: u32) -> String {
+        if shard == 0 { group.to_owned() } else { format!("{group}/{shard}") }
+    }
+
+    /// Returns the group and the shard. None if there can be no such shard.
+    pub(crate) fn parse(name: &str) -> Option<(&str, u32)> {
+        match name.split_once('/') {
+            None => Some((name, 0)),
+            Some((group, shard)) => Some((group, shard.parse().ok()?)),
+        }
+    }
 }
 
 /// A [`RequestOutcome`] as it travels.
@@ -156,6 +178,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn the_first_shard_has_its_groups_name() {
+        assert_eq!([0, 12].map(|shard| ShardName::of("bank", shard)), ["bank", "bank/12"]);
+        let parsed = ["bank", "bank/12", "bank/0", "bank/", "bank/-1", "bank/1/2"].map(ShardName::parse);
+        assert_eq!(parsed, [Some(("bank", 0)), Some(("bank", 12)), Some(("bank", 0)), None, None, None]);
+    }
 
     #[test]
     fn what_is_longer_than_the_reader_allows_is_refused() {

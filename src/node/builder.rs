@@ -14,13 +14,13 @@ use squall_fabric::{
 use squall_membership::{EndReason, HeldCopy, Input, ShardId};
 use squall_ordered::{BulkPath, Mode};
 use squall_runtime::{Backoff, BackoffProfile, CoreBudget};
-use squall_services::{Caller, ControlError, Server};
+use squall_services::{Caller, ControlError, DialTarget, Server};
 use squall_view_log::Directory;
 
 use crate::{
     calls::{clock::Now, clock_bound::ClockBound},
     clients::{
-        ask::ServedGroup,
+        ask::{ServedGroup, ServedShards},
         asked_members::AskedMembers,
         query::QueryService,
         serve::{self, Clients, ServeOptions, Served, ServedEntry},
@@ -134,11 +134,67 @@ impl NodeBuilder {
     /// Declares a group, as [`group`](NodeBuilder::group) does, which also serves [clients](crate::client): programs
     /// that are no members of it. All members must declare it so, with the same options.
     pub fn serve<R: QueryService>(&mut self, name: &str, service: R, options: ServeOptions) -> ServedGroup<R> {
+        self.serve_shard(name, (0, 1), service, options)
+    }
+
+    /// Declares a group of as many shards as `[groups.NAME] shards` says, as [`sharded`](NodeBuilder::sharded) does,
+    /// which also serves clients. The handles are the ones that clients have: each call goes to a member of the shard,
+    /// through this node where it is one.
+    ///
+    /// ```no_run
+    /// # use rkyv::Archived;
+    /// # use squall::{Applied, Config, Node, Partitioned, QueryService, Replicated, ServeOptions};
+    /// # struct Counter(i64);
+    /// # impl Replicated for Counter {
+    /// #     type Command = i64;
+    /// #     type Reply = i64;
+    /// #     fn apply(&mut self, add: &Archived<i64>, _at: &Applied) -> i64 { self.0 += add.to_native(); self.0 }
+    /// # }
+    /// # impl QueryService for Counter {
+    /// #     type Query = ();
+    /// #     type Answer = i64;
+    /// #     fn answer(&self, _query: &()) -> i64 { self.0 }
+    /// # }
+    /// impl Partitioned for Counter {
+    ///     type Key = str;
+    ///
+    ///     fn shard_of(key: &str, shards: u32) -> u32 {
+    ///         squall::shard_of_bytes(key.as_bytes(), shards)
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut node = Node::builder(Config::load("squall.toml")?);
+    /// let counters = node.serve_sharded("counters", |_shard| Counter(0), ServeOptions::default());
+    /// let node = node.start()?;
+    /// let after = counters.of("visits").submit(&1).wait()?;
+    /// # drop((node, after));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn serve_sharded<R: QueryService>(
+        &mut self,
+        name: &str,
+        mut service: impl FnMut(u32) -> R,
+        options: ServeOptions,
+    ) -> ServedShards<R> {
+        let shards = self.config.group(name).shards;
+        let serve = |shard| self.serve_shard(name, (shard, shards), service(shard), options);
+        ServedShards::new(name, (0..shards).map(serve).collect())
+    }
+
+    fn serve_shard<R: QueryService>(
+        &mut self,
+        name: &str,
+        shard: (u32, u32),
+        service: R,
+        options: ServeOptions,
+    ) -> ServedGroup<R> {
         let clients = Arc::new(Clients::default());
-        let asks = Arc::new(AskedMembers::default());
+        let asks = Arc::new(AskedMembers::new(name, shard.0));
         let group = self.group_of(name, Served::new(service, Arc::clone(&clients)));
         let backend = Box::new(group.clone());
-        self.served.push(ServedEntry::new(name.to_owned(), backend, clients, options, Arc::clone(&asks)));
+        self.served.push(ServedEntry::new(name.to_owned(), shard, backend, clients, options, Arc::clone(&asks)));
         ServedGroup::new(group, asks)
     }
 
@@ -390,11 +446,16 @@ fn serve_clients<'a>(
     if let Some(entry) = served.iter().find(|entry| config.group(&entry.name).mode == Mode::Unordered) {
         return Err(StartError::ServesUnordered(entry.name.clone()));
     }
-    let first = |name: &str| *shards.clone().find(|(group, _)| *group == name).expect("it is declared").1;
+    let id_of = |entry: &ServedEntry| {
+        let mut of_group = shards.clone().filter(|(group, _)| **group == entry.name);
+        *of_group.nth(entry.shard as usize).expect("it is declared").1
+    };
+    let known = config.members().iter().filter(|&&member| member != config.id());
+    let known: Vec<DialTarget> = known.map(|&member| config.contact(member)).chain(config.join_contacts()).collect();
     for entry in &served {
-        entry.asks.start(caller.clone());
+        entry.asks.start(caller.clone(), known.clone());
     }
-    let served = served.into_iter().map(|entry| (first(&entry.name), entry));
+    let served = served.into_iter().map(|entry| (id_of(&entry), entry));
     let clients = Arc::new(serve::Server::new(config.id(), served, config.client_bytes()));
     clients.start()?;
     Ok(Some(clients))

@@ -20,8 +20,8 @@ pub enum PlanError {
     UnknownGroup(String),
     /// The number of a group's shards differs from the number of replicas that the program declares.
     #[error(
-        "the group {name:?} has shards = {configured}, and is declared with {declared}: declare it with `NodeBuilder::sharded`, or \
-             configure as many"
+        "the group {name:?} has shards = {configured}, and is declared with {declared}: declare it with `NodeBuilder::sharded` or \
+             `serve_sharded`, or configure as many"
     )]
     Shards {
         /// The group.

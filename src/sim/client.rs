@@ -19,11 +19,12 @@ use super::{
 };
 use crate::{
     clients::{
+        asked_members::AskedMembers,
         client::{Ask, Call, CallId, ClientCore, ClientEffect, Resolve, encode},
         contacts::Contacts,
         query::QueryService,
         serve::{Clients, ConnectedClient, Outbox, Passing, ServeOptions, Served, ServedEntry, Server},
-        wire::{ToClient, ToNode},
+        wire::{ShardName, ToClient, ToNode},
     },
     group::{control::new_group, handle::Group},
 };
@@ -149,10 +150,39 @@ impl Cluster {
         service: R,
         options: ServeOptions,
     ) -> Group<Served<R>> {
+        self.serve_shard(node, name, (0, 1), service, options)
+    }
+
+    /// Declares a group of several shards, as many as the configuration says, of one node that does not run, as
+    /// [`serve`](Cluster::serve) does. Returns the node's own handles.
+    ///
+    /// # Panics
+    ///
+    /// If the node runs.
+    pub fn serve_sharded<R: QueryService>(
+        &mut self,
+        node: NodeId,
+        name: &str,
+        mut service: impl FnMut(u32) -> R,
+        options: ServeOptions,
+    ) -> Vec<Group<Served<R>>> {
+        let shards = self.config.group(name).shards;
+        (0..shards).map(|shard| self.serve_shard(node, name, (shard, shards), service(shard), options)).collect()
+    }
+
+    fn serve_shard<R: QueryService>(
+        &mut self,
+        node: NodeId,
+        name: &str,
+        shard: (u32, u32),
+        service: R,
+        options: ServeOptions,
+    ) -> Group<Served<R>> {
         assert!(!self.is_up(node), "groups are declared before a node starts");
         let clients = Arc::new(Clients::default());
         let (group, spec) = new_group(name, Served::new(service, Arc::clone(&clients)), &self.config);
-        let entry = ServedEntry::new(name.to_owned(), Box::new(group.clone()), clients, options, Arc::default());
+        let asks = Arc::new(AskedMembers::new(name, shard.0));
+        let entry = ServedEntry::new(name.to_owned(), shard, Box::new(group.clone()), clients, options, asks);
         self.add_spec(node, spec);
         self.served.entry(node).or_default().push(entry);
         group
@@ -160,12 +190,18 @@ impl Cluster {
 
     /// Creates a client of a group that nodes [serve](Cluster::serve). It knows the configuration's members.
     pub fn client<R: QueryService>(&mut self, group: &str) -> Client<R> {
+        self.client_of_shard(group, 0)
+    }
+
+    /// Creates a client of a shard of a group that nodes [serve](Cluster::serve_sharded). It knows the configuration's
+    /// members, and which of them are the shard's only once one of them has told it.
+    pub fn client_of_shard<R: QueryService>(&mut self, group: &str, shard: u32) -> Client<R> {
         let contacts = self.config.members().iter();
         let contacts = contacts.map(|&node| DialTarget::on_host(node)).collect();
         let seed = self.rng.u64(..);
         let mut random = fastrand::Rng::with_seed(seed);
         let contacts = Contacts::new(contacts, random.usize(..1 << 16));
-        let core = ClientCore::new(group.to_owned(), contacts, random);
+        let core = ClientCore::new(ShardName::of(group, shard), contacts, random);
         let client = ClientNode {
             core,
             calls: BTreeMap::new(),

@@ -287,8 +287,9 @@ impl Cluster {
         if served.is_empty() {
             return None;
         }
-        let by_name: BTreeMap<&str, ShardId> = shards.map(|(spec, &shard)| (spec.name(), shard)).collect();
-        let served = served.into_iter().map(|entry| (by_name[entry.name.as_str()], entry));
+        let mut by_name: BTreeMap<&str, Vec<ShardId>> = BTreeMap::new();
+        shards.for_each(|(spec, &shard)| by_name.entry(spec.name()).or_default().push(shard));
+        let served = served.into_iter().map(|entry| (by_name[entry.name.as_str()][entry.shard as usize], entry));
         Some(Arc::new(Server::new(id, served, self.config.client_bytes())))
     }
 

@@ -1,6 +1,7 @@
 //! Clients from outside of a simulated durable group, whose members fail, lose power all at once, and come back. Each
 //! command is applied once, and its client is told the truth about it, also where it is sent again after all have
-//! restarted.
+//! restarted. In half of the seeds the group has shards, which move between the members, and clients know only which
+//! nodes there are.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -13,7 +14,7 @@ use std::{
 
 use fastrand::Rng;
 use squall::{
-    Config, Group, Mode, NodeId, QueryService, ServeOptions, Served,
+    Config, Group, Mode, NodeId, QueryService, ServeOptions, Served, ShardView, View,
     client::{Call, ClientError},
     sim::{Client, Cluster, NotStarted, Options, ViewLogKind},
 };
@@ -37,6 +38,7 @@ impl QueryService for Sequence {
 
 /// A command under way.
 struct Asked {
+    shard: usize,
     number: u64,
     call: Pin<Box<Call<u64>>>,
 }
@@ -45,12 +47,15 @@ struct Run {
     rng: Rng,
     cluster: Cluster,
     options: ServeOptions,
-    /// The groups by node, from 1 on.
-    groups: Vec<Group<Served<Sequence>>>,
-    clients: Vec<Client<Sequence>>,
+    /// The members of each shard, where there are as many nodes.
+    replicas: usize,
+    /// The shards' groups by node, from 1 on.
+    groups: Vec<Vec<Group<Served<Sequence>>>>,
+    /// The clients, each with a handle to each shard.
+    clients: Vec<Vec<Client<Sequence>>>,
     asked: Vec<Asked>,
-    /// The outcome of each command.
-    told: BTreeMap<u64, Result<u64, ClientError>>,
+    /// The outcome of each shard's commands.
+    told: Vec<BTreeMap<u64, Result<u64, ClientError>>>,
     numbers: u64,
 }
 
@@ -58,21 +63,30 @@ impl Run {
     fn new(seed: u64) -> Run {
         let mut rng = Rng::with_seed(seed);
         let members = rng.u32(2..=5);
+        let shards = if rng.bool() { 1 } else { rng.u32(2..=4) };
+        let replicas = if shards == 1 { members } else { rng.u32(1..=3).min(members) };
         let config = Config::builder("sessions", 1)
             .members(1..=members)
             .failure_timeout(Duration::from_millis(20))
             .restart_wait(Duration::from_millis(50))
             .storage("simulated")
-            .group("sequence", |group| _ = group.mode(Mode::Durable))
+            .group("sequence", |group| {
+                group.mode(Mode::Durable).shards(shards);
+                if replicas < members {
+                    group.replicas(1, Some(replicas));
+                }
+            })
             .build()
             .expect("the configuration is valid");
         let sim = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, sim, rng.u64(..));
         let options = ServeOptions { window: rng.u32(1..=16), ..ServeOptions::default() };
-        let node = |node| cluster.serve(NodeId(node), "sequence", Sequence::default(), options);
+        let node = |node| cluster.serve_sharded(NodeId(node), "sequence", |_| Sequence::default(), options);
         let groups = (1..=members).map(node).collect();
-        let clients = (0..rng.usize(1..=4)).map(|_| cluster.client("sequence")).collect();
-        Run { rng, cluster, options, groups, clients, asked: Vec::new(), told: BTreeMap::new(), numbers: 0 }
+        let client = |_| (0..shards).map(|shard| cluster.client_of_shard("sequence", shard)).collect();
+        let clients = (0..rng.usize(1..=4)).map(client).collect();
+        let (replicas, told) = (replicas as usize, vec![BTreeMap::new(); shards as usize]);
+        Run { rng, cluster, options, replicas, groups, clients, asked: Vec::new(), told, numbers: 0 }
     }
 
     fn nodes(&self) -> Vec<NodeId> {
@@ -81,7 +95,8 @@ impl Run {
 
     fn launch(&mut self, node: NodeId) -> Result<(), String> {
         while !self.cluster.is_up(node) {
-            self.groups[node.0 as usize - 1] = self.cluster.serve(node, "sequence", Sequence::default(), self.options);
+            let groups = self.cluster.serve_sharded(node, "sequence", |_| Sequence::default(), self.options);
+            self.groups[node.0 as usize - 1] = groups;
             match self.cluster.launch(node) {
                 Ok(()) => {}
                 // A write that was to fail has come.
@@ -143,7 +158,8 @@ impl Run {
             }
             8 | 9 => {
                 let client = self.rng.usize(0..self.clients.len());
-                self.cluster.break_connection(&self.clients[client]);
+                let shard = self.rng.usize(0..self.told.len());
+                self.cluster.break_connection(&self.clients[client][shard]);
             }
             10..=14 => self.launch(node)?,
             _ => {}
@@ -156,8 +172,9 @@ impl Run {
         self.numbers += 1;
         // Most calls have time until the end.
         let limit = Duration::from_millis([50, 500, 60_000, 60_000][self.rng.usize(0..4)]);
-        let call = self.clients[client].submit(&mut self.cluster, &self.numbers, limit);
-        self.asked.push(Asked { number: self.numbers, call: Box::pin(call) });
+        let shard = self.rng.usize(0..self.told.len());
+        let call = self.clients[client][shard].submit(&mut self.cluster, &self.numbers, limit);
+        self.asked.push(Asked { shard, number: self.numbers, call: Box::pin(call) });
     }
 
     fn hear(&mut self) {
@@ -165,7 +182,7 @@ impl Run {
         self.asked.retain_mut(|asked| match asked.call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Pending => true,
             Poll::Ready(result) => {
-                told.insert(asked.number, result);
+                told[asked.shard].insert(asked.number, result);
                 false
             }
         });
@@ -174,8 +191,9 @@ impl Run {
     fn is_whole(&self) -> bool {
         let nodes = self.nodes();
         let has_all = |node: &NodeId| {
-            let whole =
-                |view: &squall::View| view.members.len() == nodes.len() && view.shards[0].complete.len() == nodes.len();
+            let is_whole =
+                |shard: &ShardView| shard.complete.len() == self.replicas && shard.members.len() == self.replicas;
+            let whole = |view: &View| view.members.len() == nodes.len() && view.shards.iter().all(is_whole);
             self.cluster.view(*node).is_some_and(|view| whole(view))
         };
         nodes.iter().all(has_all)
@@ -204,9 +222,15 @@ impl Run {
     }
 
     fn verify(&mut self) -> Result<(), String> {
+        let shards = 0..self.told.len();
+        shards.into_iter().try_for_each(|shard| self.verify_shard(shard).map_err(|why| format!("shard {shard}: {why}")))
+    }
+
+    fn verify_shard(&mut self, shard: usize) -> Result<(), String> {
         let mut reference: Option<Vec<u64>> = None;
-        for node in self.nodes() {
-            let read = self.groups[node.0 as usize - 1].read(|served| served.0.clone());
+        let members = self.cluster.view(NodeId(1)).expect("all serve").shards[shard].members.clone();
+        for node in members {
+            let read = self.groups[node.0 as usize - 1][shard].read(|served| served.0.clone());
             let Some(Ok(applied)) = self.cluster.wait(PATIENCE, read) else {
                 return Err(format!("{node} reads nothing"));
             };
@@ -221,7 +245,7 @@ impl Run {
             let twice = once.iter().find(|number| applied.iter().filter(|other| other == number).count() > 1);
             return Err(format!("command {twice:?} was applied more than once"));
         }
-        for (number, told) in &self.told {
+        for (number, told) in &self.told[shard] {
             match told {
                 Ok(place) if applied.get(*place as usize - 1) != Some(number) => {
                     let there = applied.get(*place as usize - 1);

@@ -12,7 +12,10 @@ use squall_fabric::sync::Lock;
 use squall_runtime::blocking;
 
 use super::error::ClientError;
-use crate::{calls::deadline::Deadline, clients::query::Portable};
+use crate::{
+    calls::{deadline::Deadline, error::SubmitError, submit::Submit},
+    clients::query::Portable,
+};
 
 /// A command or query under way, and the reply or answer that will come.
 ///
@@ -20,9 +23,11 @@ use crate::{calls::deadline::Deadline, clients::query::Portable};
 /// the latest. Dropping it withdraws nothing: a command may still be applied.
 #[derive(derive_more::Debug)]
 #[must_use = "only the result says whether the command was applied"]
-#[debug("Call {{ slot: {slot:?} }}")]
+#[debug("Call")]
 pub struct Call<T> {
     slot: Arc<Lock<CallState>>,
+    /// The command's way through this process' own member, as long as it may go that way.
+    own: Option<OwnSubmit<T>>,
     /// The deadline that ends the call, unless it has resolved before.
     deadline: Option<Arc<Deadline>>,
     result: PhantomData<fn() -> T>,
@@ -38,6 +43,12 @@ enum CallState {
     Taken,
 }
 
+/// A command that goes through this process' own member, and the way that it takes where that can't send it.
+pub(crate) struct OwnSubmit<T> {
+    pub(crate) submit: Submit<T>,
+    pub(crate) otherwise: Box<dyn FnOnce(Resolve) + Send>,
+}
+
 /// The right to resolve a call.
 #[derive(Debug)]
 pub(crate) struct Resolve(Arc<Lock<CallState>>);
@@ -45,7 +56,7 @@ pub(crate) struct Resolve(Arc<Lock<CallState>>);
 impl Resolve {
     pub(crate) fn new<T: Portable>() -> (Call<T>, Resolve) {
         let slot = Arc::new(Lock::default());
-        (Call { slot: Arc::clone(&slot), deadline: None, result: PhantomData }, Resolve(slot))
+        (Call { slot: Arc::clone(&slot), own: None, deadline: None, result: PhantomData }, Resolve(slot))
     }
 
     /// Puts the result in, if it is the first.
@@ -79,6 +90,33 @@ impl<T: Portable> Call<T> {
         call
     }
 
+    /// Makes a call of a command that this process' own member sends.
+    pub(crate) fn own(own: OwnSubmit<T>) -> Call<T> {
+        let slot = Arc::new(Lock::default());
+        if own.submit.failure().is_some_and(SubmitError::is_elsewhere) {
+            (own.otherwise)(Resolve(Arc::clone(&slot)));
+            return Call { slot, own: None, deadline: None, result: PhantomData };
+        }
+        Call { slot, own: Some(own), deadline: None, result: PhantomData }
+    }
+
+    /// Polls the submit of this process' own member. Pending, without it, once the command goes another way.
+    fn poll_own(&mut self, context: &mut Context<'_>) -> Poll<Result<T, ClientError>> {
+        let Some(own) = &mut self.own else { return Poll::Pending };
+        let result = std::task::ready!(Pin::new(&mut own.submit).poll(context));
+        let own = self.own.take();
+        match (result, own) {
+            (Err(error), Some(OwnSubmit { otherwise, .. })) if error.is_elsewhere() => {
+                otherwise(Resolve(Arc::clone(&self.slot)));
+                Poll::Pending
+            }
+            (result, _) => {
+                *self.slot.lock() = CallState::Taken;
+                Poll::Ready(result.map_err(ClientError::from))
+            }
+        }
+    }
+
     /// Blocks this thread until the result has come. Inside `apply`, or a read's closure, it fails with
     /// [`ClientError::InsideApply`] instead.
     ///
@@ -99,7 +137,13 @@ impl<T: Portable> Future for Call<T> {
     /// # Panics
     ///
     /// If it is polled again after it has resolved.
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, ClientError>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, ClientError>> {
+        if let Poll::Ready(result) = self.poll_own(context) {
+            return Poll::Ready(result);
+        }
+        if self.own.is_some() {
+            return Poll::Pending;
+        }
         let mut state = self.slot.lock();
         match std::mem::replace(&mut *state, CallState::Taken) {
             CallState::Nobody | CallState::Waiting(_) => {

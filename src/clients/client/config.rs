@@ -19,6 +19,9 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
+    /// The time from a call to its deadline, unless it is set.
+    pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+
     /// Describes a cluster whose nodes run on this host, over shared memory, as the same user. Some of the members
     /// suffice, if one of them runs.
     pub fn on_host(cluster: impl Into<String>, members: impl IntoIterator<Item = NodeId>) -> ClientConfig {
@@ -52,7 +55,7 @@ impl ClientConfig {
     }
 
     fn new(caller: Caller, contacts: Vec<DialTarget>) -> ClientConfig {
-        ClientConfig { caller, contacts, timeout: Duration::from_secs(10), max_waiting: 4096 }
+        ClientConfig { caller, contacts, timeout: ClientConfig::TIMEOUT, max_waiting: 4096 }
     }
 
     /// Sets the time from a call to its deadline.

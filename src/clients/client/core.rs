@@ -11,14 +11,16 @@ use std::{
 };
 
 use squall_fabric::Time;
-use squall_services::DialTarget;
 
-use super::error::ClientError;
+use super::{
+    effect::{Ask, CallId, ClientEffect},
+    error::ClientError,
+};
 use crate::{
     calls::session::{Refusal, SessionId},
     clients::{
         contacts::{BACK_OFF, Contacts, MOST_BACK_OFF},
-        wire::{Consistency, ToClient, ToNode, VERSION, WireOutcome},
+        wire::{Consistency, Members, ToClient, ToNode, VERSION, WireOutcome},
     },
 };
 
@@ -27,32 +29,6 @@ const PING: Duration = Duration::from_secs(1);
 
 /// The time of silence after which a connection is given up.
 const SILENCE: Duration = Duration::from_secs(3);
-
-/// The name of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct CallId(pub(crate) u64);
-
-/// The request of a call.
-#[derive(Clone, Debug)]
-pub(crate) enum Ask {
-    /// A command, as bytes.
-    Command(Vec<u8>),
-    /// A query, as bytes.
-    Query(Consistency, Vec<u8>),
-}
-
-/// An action for the client's threads.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ClientEffect {
-    /// Connect to a member, and report the outcome with [`ClientCore::connected`] or [`ClientCore::broken`].
-    Dial(DialTarget),
-    /// Send this message on the connection.
-    Send(ToNode),
-    /// End the connection, or the attempt. It may report nothing after that.
-    HangUp,
-    /// A call is resolved.
-    Resolve(CallId, Result<Vec<u8>, ClientError>),
-}
 
 #[derive(Debug)]
 enum ConnectionState {
@@ -99,6 +75,8 @@ struct Sent {
 pub(crate) struct ClientCore {
     group: String,
     contacts: Contacts,
+    /// The number of the group's shards, once a node has told it.
+    shards: Option<u32>,
     link: ConnectionState,
     /// The time at which the connection last brought something; and the time of the next ping.
     heard: Time,
@@ -127,6 +105,7 @@ impl ClientCore {
         ClientCore {
             group,
             contacts,
+            shards: None,
             link: ConnectionState::Down(Time::ZERO),
             heard: Time::ZERO,
             ping_at: Time::ZERO,
@@ -152,11 +131,20 @@ impl ClientCore {
             Ask::Query(consistency, query) if matches!(self.link, ConnectionState::Up) => {
                 out.push(send_query(id, *consistency, query));
             }
-            Ask::Query(..) => {}
+            Ask::Query(..) | Ask::Shards => {}
         }
+        let asks_shards = matches!(ask, Ask::Shards);
         self.calls.insert(id, OutstandingCall { ask, deadline, number: None });
         self.deadlines.insert((deadline, id));
+        if asks_shards {
+            self.tell_shards(out);
+        }
         self.tick(now, out);
+    }
+
+    /// Takes the members of a view that the client's own node has installed.
+    pub(crate) fn learn(&mut self, members: Members) {
+        self.contacts.learn(members);
     }
 
     /// Reports that the requested connection is established.
@@ -169,6 +157,11 @@ impl ClientCore {
 
     /// Reports that the requested connection was not established, or has ended.
     pub(crate) fn broken(&mut self, now: Time, why: String, out: &mut Vec<ClientEffect>) {
+        self.redirected(now, why, Members::default(), out);
+    }
+
+    /// Goes on at another node, preferably one of these members.
+    fn redirected(&mut self, now: Time, why: String, members: Members, out: &mut Vec<ClientEffect>) {
         self.trouble = why;
         if matches!(self.session, ClientSession::Opening(_)) {
             // Whether the session was opened is unknown. If it was, the group ends it when it is idle.
@@ -176,6 +169,7 @@ impl ClientCore {
         }
         // The pause is random, so that clients that lost the same node do not all come at once.
         let pause = self.contacts.fail().map(|pause| pause.mul_f64(0.5 + self.random.f64()));
+        self.contacts.learn(members);
         self.link = ConnectionState::Down(now + pause.unwrap_or_default());
         self.tick(now, out);
     }
@@ -189,13 +183,17 @@ impl ClientCore {
                 self.session_timeout = Duration::from_millis(session_timeout_ms);
                 self.request_bytes = usize::try_from(request_bytes).unwrap_or(usize::MAX);
                 self.link = ConnectionState::Up;
+                self.hear_shards(None, out);
                 self.resume(now, out);
             }
+            ToClient::Shards(shards) => self.hear_shards(Some(shards), out),
             ToClient::Members(members) => self.contacts.learn(members),
             ToClient::Away { why, members } => {
-                self.contacts.learn(members);
+                if members.epoch > 0 {
+                    self.hear_shards(None, out);
+                }
                 out.push(ClientEffect::HangUp);
-                return self.broken(now, why, out);
+                return self.redirected(now, why, members, out);
             }
             ToClient::Opened { session, window } => {
                 if matches!(self.session, ClientSession::Opening(key) if key == session.key) {
@@ -210,19 +208,7 @@ impl ClientCore {
                     self.session = ClientSession::Refused(now + MOST_BACK_OFF);
                 }
             }
-            ToClient::Answered { number, result } => {
-                let result = match result {
-                    WireOutcome::Reply(bytes) => Ok(bytes),
-                    WireOutcome::NoCommand => Err(ClientError::Invalid),
-                    WireOutcome::NoReply => Err(ClientError::NoReply),
-                    WireOutcome::Skipped => Err(ClientError::Skipped),
-                };
-                if let Some(sent) = self.sent.remove(&number) {
-                    self.contacts.succeed();
-                    self.again_at = self.again_at.map(|_| now);
-                    self.resolve(sent.call, result, out);
-                }
-            }
+            ToClient::Answered { number, result } => self.answered(now, number, result, out),
             ToClient::Refused { number, why: Refusal::Unknown } => self.lose_session(number, out),
             ToClient::Refused { number, why: Refusal::Window | Refusal::Replies } => {
                 if let Some(sent) = self.sent.get_mut(&number) {
@@ -248,6 +234,20 @@ impl ClientCore {
             ToClient::Denied { only_commands, why } => return self.denied(now, only_commands, why, out),
         }
         self.tick(now, out);
+    }
+
+    fn answered(&mut self, now: Time, number: u64, result: WireOutcome, out: &mut Vec<ClientEffect>) {
+        let result = match result {
+            WireOutcome::Reply(bytes) => Ok(bytes),
+            WireOutcome::NoCommand => Err(ClientError::Invalid),
+            WireOutcome::NoReply => Err(ClientError::NoReply),
+            WireOutcome::Skipped => Err(ClientError::Skipped),
+        };
+        if let Some(sent) = self.sent.remove(&number) {
+            self.contacts.succeed();
+            self.again_at = self.again_at.map(|_| now);
+            self.resolve(sent.call, result, out);
+        }
     }
 
     /// Reports that the client's certificate permits it no commands, or nothing.
@@ -453,6 +453,23 @@ impl ClientCore {
         }
         unsent.append(&mut self.queued);
         self.queued = unsent;
+    }
+
+    /// Takes the number of shards that a node has told; by its silence there is one.
+    fn hear_shards(&mut self, shards: Option<u32>, out: &mut Vec<ClientEffect>) {
+        self.shards = shards.or(self.shards).or(Some(1));
+        self.tell_shards(out);
+    }
+
+    /// Resolves the calls that ask for the number of shards, if it is known.
+    fn tell_shards(&mut self, out: &mut Vec<ClientEffect>) {
+        let Some(shards) = self.shards else { return };
+        let asks = |(_, call): &(&CallId, &OutstandingCall)| matches!(call.ask, Ask::Shards);
+        let asking: Vec<CallId> = self.calls.iter().filter(asks).map(|(&id, _)| id).collect();
+        for id in asking {
+            self.contacts.succeed();
+            self.resolve(id, Ok(shards.to_le_bytes().to_vec()), out);
+        }
     }
 
     fn resolve(&mut self, id: CallId, result: Result<Vec<u8>, ClientError>, out: &mut Vec<ClientEffect>) {

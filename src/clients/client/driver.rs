@@ -17,13 +17,14 @@ use squall_services::{Caller, ControlStream, DialTarget, Service, StreamReader, 
 
 use super::{
     call::{Call, Resolve},
-    core::{Ask, CallId, ClientCore, ClientEffect},
+    core::ClientCore,
+    effect::{Ask, CallId, ClientEffect},
     error::ClientError,
 };
 use crate::clients::{
     contacts::Contacts,
     query::Portable,
-    wire::{self, ToClient, ToNode},
+    wire::{self, Members, ToClient, ToNode},
 };
 
 /// The limit of an attempt to connect.
@@ -37,6 +38,7 @@ const REPLY_BYTES: usize = 1 << 30;
 
 enum DriverEvent {
     Call(CallId, Ask, Time, Resolve),
+    Learn(Members),
     /// An established connection, with the number of the attempt.
     Connected(u64, Box<ControlStream>),
     Heard(u64, ToClient),
@@ -53,16 +55,16 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Starts a client of a group.
+    /// Starts a client of a shard, by its [name](crate::clients::wire::ShardName).
     pub(crate) fn start(
-        group: &str,
+        shard: &str,
         contacts: Contacts,
         caller: Caller,
         max_waiting: usize,
     ) -> Result<Driver, ClientError> {
         let (events, to_core) = unbounded();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let core = ClientCore::new(group.to_owned(), contacts, fastrand::Rng::new());
+        let core = ClientCore::new(shard.to_owned(), contacts, fastrand::Rng::new());
         let threads = Threads {
             core,
             caller,
@@ -77,23 +79,29 @@ impl Driver {
         Ok(Driver { events, next: AtomicU64::new(0), waiting, max_waiting })
     }
 
-    /// Makes a call, unless its request could not be made.
-    pub(crate) fn call<T: Portable>(&self, ask: Result<Ask, ClientError>, limit: Duration) -> Call<T> {
-        let ask = match ask {
-            Ok(ask) => ask,
-            Err(error) => return Call::failed(error),
-        };
+    /// Takes the members of a view that this process' own node has installed.
+    pub(crate) fn learn(&self, members: Members) {
+        let _ = self.events.send(DriverEvent::Learn(members));
+    }
+
+    /// Makes a call.
+    pub(crate) fn call<T: Portable>(&self, ask: Ask, limit: Duration) -> Call<T> {
+        let (call, resolve) = Resolve::new();
+        self.call_into(ask, limit, resolve);
+        call
+    }
+
+    /// Makes a call whose result another waits for.
+    pub(crate) fn call_into(&self, ask: Ask, limit: Duration, resolve: Resolve) {
         let more = |waiting| (waiting < self.max_waiting).then_some(waiting + 1);
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
-            return Call::failed(ClientError::Full { max: self.max_waiting });
+            return resolve.resolve(Err(ClientError::Full { max: self.max_waiting }));
         }
-        let (call, resolve) = Resolve::new();
         let id = CallId(self.next.fetch_add(1, Ordering::Relaxed));
         // A deadline beyond the clock's end is not observable.
         let deadline = Time::boot_clock() + limit.min(Duration::from_secs(u64::from(u32::MAX)));
         // If the client's thread is gone, the returned event is dropped, and that resolves the call.
         let _ = self.events.send(DriverEvent::Call(id, ask, deadline, resolve));
-        call
     }
 }
 
@@ -128,6 +136,7 @@ impl Threads {
                     self.calls.insert(id, resolve);
                     self.core.call(now, id, ask, deadline, &mut effects);
                 }
+                Ok(DriverEvent::Learn(members)) => self.core.learn(members),
                 Ok(DriverEvent::Connected(attempt, stream)) if attempt == self.attempt => {
                     match connect(*stream, attempt, &self.to_self) {
                         Ok(connection) => {

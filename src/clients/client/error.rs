@@ -1,5 +1,7 @@
 //! The errors of a client's calls.
 
+use crate::calls::error::SubmitError;
+
 /// A reason for which a command or a query of a client failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -56,8 +58,9 @@ pub enum ClientError {
         "the session has ended, and it is unknown whether the command was applied before: reconnecting took too long"
     )]
     SessionEnded,
-    /// A copy of the command was refused, while an earlier one may have been applied.
-    #[error("a copy of the command was refused ({0}); it is unknown whether an earlier one was applied")]
+    /// A copy of the command was refused, while an earlier one may have been applied; or the caller's own node has sent
+    /// it, and has learnt no more.
+    #[error("the command was not answered ({0}); it is unknown whether it, or an earlier copy, was applied")]
     Unknown(String),
     /// The caller may not wait here: inside `apply` or a read's closure that might never end. The call continues.
     #[error("waiting inside `apply` or a read's closure could wait for ever: wait on another thread")]
@@ -71,6 +74,23 @@ pub enum ClientError {
     /// The system gave no thread, or the client's arguments can't be right.
     #[error("the client could not start: {0}")]
     Start(String),
+}
+
+impl From<SubmitError> for ClientError {
+    /// The error of a command that the caller's own node has sent, or has not.
+    fn from(error: SubmitError) -> ClientError {
+        match error {
+            SubmitError::Full | SubmitError::Deadline => {
+                ClientError::Deadline { sent: error == SubmitError::Deadline, trouble: error.to_string() }
+            }
+            SubmitError::Serialize(why) => ClientError::Serialize(why),
+            SubmitError::Invalid => ClientError::Invalid,
+            SubmitError::InsideApply => ClientError::InsideApply,
+            SubmitError::NotStarted => ClientError::Start(error.to_string()),
+            _ if error.is_not_applied() => ClientError::Rejected(error.to_string()),
+            _ => ClientError::Unknown(error.to_string()),
+        }
+    }
 }
 
 impl ClientError {

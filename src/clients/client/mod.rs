@@ -40,44 +40,99 @@ mod call;
 mod config;
 mod core;
 mod driver;
+mod effect;
 mod error;
+mod lazy_driver;
+mod shards;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use rkyv::rancor;
+use squall_fabric::Time;
 pub use squall_fabric::net::Security;
 
+pub use self::{
+    call::Call,
+    config::ClientConfig,
+    error::ClientError,
+    shards::{Connecting, Shards},
+};
+pub(crate) use self::{
+    call::{OwnSubmit, Resolve},
+    driver::Driver,
+    effect::Ask,
+    lazy_driver::LazyDriver,
+};
 #[cfg(feature = "sim")]
-pub(crate) use self::core::{CallId, ClientCore, ClientEffect};
-pub use self::{call::Call, config::ClientConfig, error::ClientError};
-pub(crate) use self::{call::Resolve, core::Ask, driver::Driver};
+pub(crate) use self::{
+    core::ClientCore,
+    effect::{CallId, ClientEffect},
+};
 use crate::{
+    calls::submit::Submit,
     clients::{query::QueryService, wire::Consistency},
     replica::command::Command,
 };
 
-/// A client of a group, with a session of its own. Clones are handles to the same client, for any number of threads and
-/// tasks.
+/// A client of a group, or of one of its [`Shards`], with a session of its own. Clones are handles to the same client,
+/// for any number of threads and tasks.
+///
+/// A member of the group has such handles too: [`ServedGroup::anywhere`](crate::ServedGroup::anywhere). There a command
+/// goes through the member itself while it can send it, as its own [`submit`](crate::Group::submit), and over a session
+/// to another member otherwise.
 ///
 /// Commands are applied in the order in which they are submitted while one connection lasts. Where a connection breaks,
 /// commands that were under way at the same time may be applied in another order. Wait for a reply before submitting
 /// what must come later.
 #[derive(derive_more::Debug)]
 #[debug("Client {{ timeout: {timeout:?} }}")]
-pub struct Client<R> {
-    driver: Arc<Driver>,
+pub struct Client<R: QueryService> {
+    driver: Arc<LazyDriver>,
     timeout: Duration,
+    /// This process' own member, if it has one.
+    own: Option<Arc<dyn OwnMember<R>>>,
     service: PhantomData<fn() -> R>,
+}
+
+/// A group's member in this process, through which calls go while it can serve them.
+pub(crate) trait OwnMember<R: QueryService>: Send + Sync {
+    /// Whether it has the group's whole state, in a view that is in force.
+    fn is_here(&self) -> bool;
+
+    /// Submits a command.
+    fn submit(&self, command: &[u8]) -> Submit<R::Reply>;
+
+    /// Asks its replica; and where that can't answer now, other members.
+    fn query(
+        &self,
+        consistency: Consistency,
+        query: Vec<u8>,
+        limit: Duration,
+        others: &Arc<LazyDriver>,
+    ) -> Call<R::Answer>;
 }
 
 impl<R: QueryService> Client<R> {
     /// Makes a client of the group of this name. It connects by itself, with the first call and whenever it must later.
     /// Fails only if the system gives no thread.
     pub fn connect(config: &ClientConfig, group: &str) -> Result<Client<R>, ClientError> {
-        let driver = Driver::start(group, config.contacts(), config.caller().clone(), config.max_waiting)?;
-        Ok(Client { driver: Arc::new(driver), timeout: config.timeout, service: PhantomData })
+        let client = Client::lazy(config, group);
+        client.driver.get().map(|_| client)
+    }
+
+    /// Makes a client of a shard, by its [name](crate::clients::wire::ShardName), whose threads begin with the first
+    /// call.
+    fn lazy(config: &ClientConfig, shard: &str) -> Client<R> {
+        let driver = LazyDriver::new(shard.to_owned());
+        driver.start(config.caller().clone(), config.contacts(), config.max_waiting);
+        Client { driver: Arc::new(driver), timeout: config.timeout, own: None, service: PhantomData }
+    }
+
+    /// Makes the handle of a member, which goes through the node itself while that can serve.
+    pub(crate) fn of_member(own: Arc<dyn OwnMember<R>>, others: Arc<LazyDriver>) -> Client<R> {
+        Client { driver: others, timeout: ClientConfig::TIMEOUT, own: Some(own), service: PhantomData }
     }
 
     /// Returns a handle whose calls have this long until their deadlines.
@@ -88,7 +143,19 @@ impl<R: QueryService> Client<R> {
     /// Submits a command. The reply is that of the replica of the member that this client talks to, or of the one that
     /// applied the command's first copy: all are alike.
     pub fn submit(&self, command: &R::Command) -> Call<R::Reply> {
-        self.driver.call(encode(command).map(Ask::Command), self.timeout)
+        let command = match encode(command) {
+            Ok(command) => command,
+            Err(error) => return Call::failed(error),
+        };
+        let Some(own) = self.own.as_ref().filter(|own| own.is_here()) else {
+            return self.driver.call(Ask::Command(command), self.timeout);
+        };
+        let submit = own.submit(&command).deadline(self.timeout);
+        let (others, deadline) = (Arc::clone(&self.driver), Time::boot_clock() + self.timeout);
+        let otherwise = move |resolve| {
+            others.call_into(Ask::Command(command), deadline.since(Time::boot_clock()), resolve);
+        };
+        Call::own(OwnSubmit { submit, otherwise: Box::new(otherwise) })
     }
 
     /// Asks a linearizable query: the answer shows the effect of every command whose reply any caller has seen before
@@ -99,7 +166,14 @@ impl<R: QueryService> Client<R> {
 
     /// Asks a query whose answer need not be the latest.
     pub fn query_as(&self, consistency: Consistency, query: &R::Query) -> Call<R::Answer> {
-        self.driver.call(encode(query).map(|query| Ask::Query(consistency, query)), self.timeout)
+        let query = match encode(query) {
+            Ok(query) => query,
+            Err(error) => return Call::failed(error),
+        };
+        match self.own.as_ref().filter(|own| own.is_here()) {
+            None => self.driver.call(Ask::Query(consistency, query), self.timeout),
+            Some(own) => own.query(consistency, query, self.timeout, &self.driver),
+        }
     }
 }
 
@@ -109,8 +183,9 @@ pub(crate) fn encode(value: &impl Command) -> Result<Vec<u8>, ClientError> {
     bytes.map(|bytes| bytes.to_vec()).map_err(|error| ClientError::Serialize(error.to_string()))
 }
 
-impl<R> Clone for Client<R> {
+impl<R: QueryService> Clone for Client<R> {
     fn clone(&self) -> Client<R> {
-        Client { driver: Arc::clone(&self.driver), timeout: self.timeout, service: PhantomData }
+        let (driver, own) = (Arc::clone(&self.driver), self.own.clone());
+        Client { driver, timeout: self.timeout, own, service: PhantomData }
     }
 }

@@ -27,7 +27,7 @@ use crate::{
         error::{SubmitError, Unavailable},
         session::{Opening, SessionId, Trailer},
     },
-    clients::wire::{self, Members, ToClient, ToNode, VERSION},
+    clients::wire::{self, Members, ShardName, ToClient, ToNode, VERSION},
 };
 
 /// The number of a client's queries that may wait for answers; further ones are refused at once.
@@ -136,13 +136,9 @@ impl ConnectedClient {
         };
         let other =
             format!("clients speak version {VERSION} here, not {version}: run one version of squall everywhere");
-        let unknown = format!("this node serves no group {group:?}: declare it with `NodeBuilder::serve`");
-        let entry = match server.entry(&group) {
-            _ if version != VERSION => Err(other),
-            None => Err(unknown),
-            Some(entry) => Ok(entry),
-        };
-        if let Err(denied) = access.check(Call::Query, Some(&group)) {
+        let entry = if version == VERSION { server.entry(&group) } else { Err(other) };
+        let of = ShardName::parse(&group).map_or(group.as_str(), |(group, _)| group);
+        if let Err(denied) = access.check(Call::Query, Some(of)) {
             outbox.push(ToClient::Denied { only_commands: false, why: denied.to_string() });
             return Ok(None);
         }

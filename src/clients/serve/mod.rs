@@ -24,6 +24,8 @@ mod overload_tests;
 mod served;
 mod server;
 #[cfg(all(test, not(squall_loom)))]
+mod sharded_tests;
+#[cfg(all(test, not(squall_loom)))]
 mod tests;
 
 pub(crate) use self::{

@@ -96,9 +96,9 @@ impl Backend for Arc<Slow> {
 
 fn server() -> (Arc<Server>, Arc<Slow>) {
     let slow = Arc::new(Slow::default());
-    let (clients, asks) = (Arc::new(Clients::default()), Arc::new(AskedMembers::default()));
+    let (clients, asks) = (Arc::new(Clients::default()), Arc::new(AskedMembers::new("store", 0)));
     let backend = Box::new(Arc::clone(&slow));
-    let entry = ServedEntry::new("slow".to_owned(), backend, clients, ServeOptions::default(), asks);
+    let entry = ServedEntry::new("slow".to_owned(), (0, 1), backend, clients, ServeOptions::default(), asks);
     let server = Server::new(NodeId(1), [(SHARD, entry)], 2 * HALF);
     let node = vec![NodeId(1)];
     server.install(&View {

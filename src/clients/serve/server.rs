@@ -32,7 +32,7 @@ use crate::{
     },
     clients::{
         asked_members::AskedMembers,
-        wire::{Members, ToClient},
+        wire::{Members, ShardName, ToClient},
     },
 };
 
@@ -47,6 +47,9 @@ const ROUND: Duration = Duration::from_secs(1);
 #[debug("ServedEntry {{ name: {name:?}, serving: {serving:?} }}")]
 pub(crate) struct ServedEntry {
     pub(crate) name: String,
+    /// The shard, of as many as the group has.
+    pub(crate) shard: u32,
+    shards: u32,
     pub(super) backend: Box<dyn Backend>,
     pub(super) clients: Arc<Clients>,
     pub(super) options: ServeOptions,
@@ -77,6 +80,7 @@ struct ServingState {
 impl ServedEntry {
     pub(crate) fn new(
         name: String,
+        (shard, shards): (u32, u32),
         backend: Box<dyn Backend>,
         clients: Arc<Clients>,
         options: ServeOptions,
@@ -84,7 +88,7 @@ impl ServedEntry {
     ) -> ServedEntry {
         let away = Some("the node has not started".to_owned());
         let serving = Lock::new(ServingState { members: Members::default(), away, watches: false });
-        ServedEntry { name, backend, clients, options, asks, serving, calls: AtomicU64::new(0) }
+        ServedEntry { name, shard, shards, backend, clients, options, asks, serving, calls: AtomicU64::new(0) }
     }
 
     /// Counts a request or a query of a client.
@@ -100,6 +104,9 @@ impl ServedEntry {
     pub(super) fn welcome(&self, outbox: &Arc<Outbox>) -> bool {
         let serving = self.serving.lock();
         let members = serving.members.clone();
+        if self.shards != 1 {
+            outbox.push(ToClient::Shards(self.shards));
+        }
         if let Some(why) = serving.away.clone() {
             outbox.push(ToClient::Away { why, members });
             return false;
@@ -120,18 +127,28 @@ impl ServedEntry {
         let members = Members { epoch: view.epoch.0, members };
         let all: &[NodeId] = part.map_or(&[], |part| &part.members);
         let peers = view.members.iter().filter(|member| all.contains(&member.node));
-        self.asks.learn(peers.map(|member| (member.node, member.addresses.clone())).collect());
+        let peers = peers.map(|member| (member.node, member.addresses.clone())).collect();
+        self.asks.learn(peers, members.clone(), part.is_some_and(|part| part.is_complete(me)));
         let mut serving = self.serving.lock();
         serving.members = members.clone();
         serving.watches = senders.first() == Some(&me);
-        serving.away = (!all.contains(&me)).then(|| format!("{me} is no member of group {:?}", self.name));
+        serving.away = (!all.contains(&me)).then(|| format!("{me} is no member of {}", self.described()));
         match serving.away.clone() {
             None => self.clients.tell_all(&ToClient::Members(members)),
             Some(why) => self.clients.send_away(&ToClient::Away { why, members }),
         }
     }
 
+    /// Names the group, and the shard if there are several.
+    fn described(&self) -> String {
+        match self.shards {
+            1 => format!("group {:?}", self.name),
+            _ => format!("shard {} of group {:?}", self.shard, self.name),
+        }
+    }
+
     fn send_away(&self, why: &str) {
+        self.asks.interrupted();
         let mut serving = self.serving.lock();
         serving.away = Some(why.to_owned());
         serving.watches = false;
@@ -162,8 +179,8 @@ impl ServedEntry {
 #[debug("Server {{ groups: {:?} }}", served.keys())]
 pub(crate) struct Server {
     me: NodeId,
-    /// The groups by their names.
-    served: BTreeMap<String, (ShardId, Arc<ServedEntry>)>,
+    /// The shards by their groups' names and their numbers.
+    served: BTreeMap<(String, u32), (ShardId, Arc<ServedEntry>)>,
     pub(super) budget: Arc<Budget>,
     /// Ends the thread that looks for clients that have gone, with a message or when it is dropped.
     stop: Sender<()>,
@@ -177,7 +194,8 @@ impl Server {
         served: impl IntoIterator<Item = (ShardId, ServedEntry)>,
         client_bytes: usize,
     ) -> Server {
-        let entry = |(shard, entry): (ShardId, ServedEntry)| (entry.name.clone(), (shard, Arc::new(entry)));
+        let entry =
+            |(shard, entry): (ShardId, ServedEntry)| ((entry.name.clone(), entry.shard), (shard, Arc::new(entry)));
         let served = served.into_iter().map(entry).collect();
         let (stop, stopped) = bounded(1);
         Server { me, served, budget: Budget::new(client_bytes), stop, stopped }
@@ -198,7 +216,7 @@ impl Server {
         thread::Builder::new().name("squall-sessions".to_owned()).spawn(watch).map(drop)
     }
 
-    pub(super) fn look_for_gone(&self, watches: &mut BTreeMap<String, SessionWatch>, now: Time) {
+    pub(super) fn look_for_gone(&self, watches: &mut BTreeMap<(String, u32), SessionWatch>, now: Time) {
         for outbox in self.budget.connected() {
             if outbox.is_silent(now, SILENCE) {
                 outbox.close();
@@ -209,8 +227,18 @@ impl Server {
         }
     }
 
-    pub(super) fn entry(&self, group: &str) -> Option<Arc<ServedEntry>> {
-        self.served.get(group).map(|(_, entry)| Arc::clone(entry))
+    /// Returns the shard of this [name](ShardName), or the reason for which there is none.
+    pub(super) fn entry(&self, name: &str) -> Result<Arc<ServedEntry>, String> {
+        let unknown = || format!("this node serves no group {name:?}: declare it with `NodeBuilder::serve`");
+        let (group, shard) = ShardName::parse(name).ok_or_else(unknown)?;
+        let entry = |shard| self.served.get(&(group.to_owned(), shard)).map(|(_, entry)| entry);
+        match (entry(shard), entry(0)) {
+            (Some(entry), _) => Ok(Arc::clone(entry)),
+            (None, None) => Err(unknown()),
+            (None, Some(first)) => {
+                Err(format!("the group {group:?} has shards 0 to {} here, and no shard {shard}", first.shards - 1))
+            }
+        }
     }
 
     /// Serves a client, on the thread of its stream, until that ends.

@@ -8,7 +8,8 @@ use squall_services::DialTarget;
 
 use super::{
     super::{
-        core::{Ask, CallId, ClientCore, ClientEffect},
+        core::ClientCore,
+        effect::{Ask, CallId, ClientEffect},
         error::ClientError,
     },
     world::{Limits, World},

@@ -11,7 +11,8 @@ use squall_fabric::{NodeId, Time};
 use squall_services::DialTarget;
 
 use super::super::{
-    core::{Ask, CallId, ClientCore, ClientEffect},
+    core::ClientCore,
+    effect::{Ask, CallId, ClientEffect},
     error::ClientError,
 };
 use crate::{

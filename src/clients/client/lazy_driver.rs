@@ -1,0 +1,83 @@
+//! The driver of a shard's calls, which runs from the first call on.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use squall_fabric::sync::Lock;
+use squall_services::Caller;
+
+use super::{
+    call::{Call, Resolve},
+    driver::Driver,
+    effect::Ask,
+    error::ClientError,
+};
+use crate::clients::{contacts::Contacts, query::Portable, wire::Members};
+
+/// The way to the members of a shard. Its threads begin with the first call.
+pub(crate) struct LazyDriver {
+    /// The shard's [name](crate::clients::wire::ShardName).
+    name: String,
+    way: OnceLock<(Caller, Contacts, usize)>,
+    state: Lock<LazyState>,
+}
+
+#[derive(Default)]
+struct LazyState {
+    driver: Option<Arc<Driver>>,
+    /// The members of the newest view of this process' own node, if it has one.
+    members: Members,
+}
+
+impl LazyDriver {
+    /// Makes a way that can't be used before its [`start`](LazyDriver::start).
+    pub(crate) fn new(name: String) -> LazyDriver {
+        LazyDriver { name, way: OnceLock::new(), state: Lock::default() }
+    }
+
+    /// Gives it the nodes that can be called first, and the number of calls that may wait.
+    pub(crate) fn start(&self, caller: Caller, contacts: Contacts, max_waiting: usize) {
+        assert!(self.way.set((caller, contacts, max_waiting)).is_ok(), "it starts once");
+    }
+
+    /// Takes the members of a view that this process' own node has installed.
+    pub(crate) fn learn(&self, members: Members) {
+        let mut state = self.state.lock();
+        if let Some(driver) = &state.driver {
+            driver.learn(members.clone());
+        }
+        state.members = members;
+    }
+
+    /// Returns the driver, whose threads run from now on.
+    pub(crate) fn get(&self) -> Result<Arc<Driver>, ClientError> {
+        let mut state = self.state.lock();
+        if let Some(driver) = &state.driver {
+            return Ok(Arc::clone(driver));
+        }
+        let Some((caller, contacts, max_waiting)) = self.way.get() else {
+            return Err(ClientError::Start("call `NodeBuilder::start` first".to_owned()));
+        };
+        let driver = Arc::new(Driver::start(&self.name, contacts.clone(), caller.clone(), *max_waiting)?);
+        driver.learn(state.members.clone());
+        state.driver = Some(Arc::clone(&driver));
+        Ok(driver)
+    }
+
+    /// Makes a call.
+    pub(crate) fn call<T: Portable>(&self, ask: Ask, limit: Duration) -> Call<T> {
+        let (call, resolve) = Resolve::new();
+        self.call_into(ask, limit, resolve);
+        call
+    }
+
+    /// Makes a call whose result another waits for.
+    pub(crate) fn call_into(&self, ask: Ask, limit: Duration, resolve: Resolve) {
+        match self.get() {
+            Ok(driver) => driver.call_into(ask, limit, resolve),
+            Err(error) => resolve.resolve(Err(error)),
+        }
+    }
+}
