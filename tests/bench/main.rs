@@ -7,6 +7,7 @@ mod log;
 mod network;
 mod onepipe;
 mod rdmc;
+mod shards;
 mod transactions;
 
 use std::process::{Command, Output};

@@ -20,6 +20,7 @@ mod places;
 mod printing;
 mod processor;
 mod report;
+mod shards;
 mod sim;
 mod tally;
 mod transactions;
@@ -60,6 +61,7 @@ enum Bench {
     Log(log::LogArgs),
     Failover(failover::FailoverArgs),
     Hostile(hostile::HostileArgs),
+    Shards(shards::ShardsArgs),
     Yardsticks(YardsticksArgs),
     Papers(papers::PapersCommand),
     Sim(sim::SimCommand),
@@ -100,6 +102,7 @@ impl Bench {
             Bench::Log(args) => args.run(),
             Bench::Failover(args) => args.run(),
             Bench::Hostile(args) => args.run(),
+            Bench::Shards(args) => args.run(),
             Bench::Yardsticks(args) => yardsticks::run(&mut FigureReport::new(args.json)),
             Bench::Papers(papers) => papers.run(),
             Bench::Sim(sim) => sim.run(),

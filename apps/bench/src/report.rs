@@ -305,7 +305,7 @@ impl FigureReport {
     }
 
     /// Prints a row as an object, or as a line of a table that has this head.
-    fn row(&mut self, row: &impl Serialize, head: &str, line: &str) -> Result<(), CommandError> {
+    pub(crate) fn row(&mut self, row: &impl Serialize, head: &str, line: &str) -> Result<(), CommandError> {
         if self.json {
             return print_json(row);
         }
@@ -468,7 +468,7 @@ fn binary(bytes: usize) -> String {
     ByteSize(bytes as u64).display().iec().to_string()
 }
 
-fn figure(value: Option<f64>) -> String {
+pub(crate) fn figure(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.1}"))
 }
 

@@ -28,6 +28,7 @@ use super::{
     parent::{Stopped, listen, say},
     places::{FORMATION_TIMEOUT, configure},
     processor::{processor_seconds, switches},
+    shards,
     tally::Tally,
     transactions,
 };
@@ -67,6 +68,10 @@ impl WorkerArgs {
             WorkerJob::Hostile(job) => {
                 let told = listen();
                 end(hostile::run_process(job, &told), &told);
+            }
+            WorkerJob::Shards(job) => {
+                let told = listen();
+                end(shards::run_node(job, &told), &told);
             }
             WorkerJob::Transactions(job) => {
                 let told = listen();

@@ -10,6 +10,7 @@ mod collectives;
 mod failover;
 mod hostile;
 mod onepipe;
+mod shards;
 mod transactions;
 
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ pub(crate) use self::{
     failover::{FailoverJob, Recovered, Settled, Victim, WorkerCommand},
     hostile::{Borne, Harm, HostileCommand, HostileJob, Role},
     onepipe::{OnePipeJob, PAUSE_NANOS, Scattered, ScatteringOrder},
+    shards::{Called, ShardsCommand, ShardsJob},
     transactions::{StoreCommand, StoreShape, Transacted, TransactionsJob},
 };
 use crate::places::WorkerNode;
@@ -44,6 +46,7 @@ pub(crate) enum WorkerJob {
     Failover(FailoverJob),
     Hostile(HostileJob),
     Transactions(TransactionsJob),
+    Shards(ShardsJob),
 }
 
 /// The nodes that send.
@@ -159,6 +162,8 @@ pub(crate) enum WorkerReport {
     Recovered(Recovered),
     /// The experience of its caller with a hostile member.
     Borne(Borne),
+    /// The latencies of its caller.
+    Called(Called),
     /// The outcome of its transactions.
     Transacted(Transacted),
     /// The end of its part of the history, which it has written down.
