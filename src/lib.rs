@@ -6,7 +6,8 @@
 //!
 //! # How to use it
 //!
-//! 1. Implement [`Replicated`] for the state machine: the effect of a command on a replica, and its reply.
+//! 1. Implement [`Replicated`] for the state machine: the effect of a command on a replica, and its reply. Or write
+//!    methods, and let [`service`](macro@service) make commands and typed calls of them.
 //! 2. Make a [`Config`]: from a file, the environment, or code. Every node of the cluster lists the same members.
 //! 3. Declare the groups with [`Node::builder`], and [start](NodeBuilder::start) the node, which waits for the others.
 //! 4. Use the [`Group`] handles, from any thread or task: [`submit`](Group::submit), [`send`](Group::send),
@@ -98,6 +99,8 @@ pub use calls::{
     read::Read,
     submit::{Sending, Submit},
 };
+#[doc(hidden)]
+pub use clients::typed as __macro;
 pub use clients::{
     admin,
     ask::{ServedGroup, ServedShards},
@@ -105,6 +108,7 @@ pub use clients::{
     partition::{Partitioned, shard_of_bytes},
     query::{Portable, QueryService},
     serve::{ServeOptions, Served},
+    typed::TypedCall,
     wire::Consistency,
 };
 pub use config::{Config, ConfigBuilder, ConfigError, Spin, carrier::Carrier};
@@ -137,6 +141,45 @@ pub use replica::{
 };
 pub use squall_collectives as collectives;
 pub use squall_fabric::{NodeId, Time, share::CallerNetwork};
+/// Methods in place of messages, for services that need not use their commands in place.
+///
+/// ```
+/// # #![doc = "A crate whose lints are stricter than most."]
+/// # #![deny(warnings, missing_docs, unreachable_pub, unused_qualifications, private_interfaces)]
+/// use std::collections::BTreeMap;
+///
+/// use squall::{Applied, Group, SubmitError};
+///
+/// /// Balances by account.
+/// #[derive(Default)]
+/// pub struct Bank(BTreeMap<u64, u64>);
+///
+/// #[squall::service(schema = "bank", version = 1)]
+/// impl Bank {
+///     /// Adds to a balance, and returns it with the number of the command.
+///     #[command]
+///     pub fn deposit(&mut self, account: u64, sum: u64, at: &Applied) -> (u64, u64) {
+///         let balance = self.0.entry(account).or_default();
+///         *balance = balance.saturating_add(sum);
+///         (*balance, at.seq.0)
+///     }
+///
+///     /// Returns a balance.
+///     #[query]
+///     pub fn balance(&self, account: u64) -> Option<u64> {
+///         self.0.get(&account).copied()
+///     }
+/// }
+///
+/// /// Adds to a balance.
+/// pub fn add(bank: &Group<Bank>) -> Result<u64, SubmitError> {
+///     let (balance, _place) = bank.deposit(7, 100).wait()?;
+///     Ok(balance)
+/// }
+/// #
+/// # fn main() {}
+/// ```
+pub use squall_macros::service;
 pub use squall_membership::{EndReason, Epoch, Incarnation, Member, Seq, ShardId, ShardState, ShardView, View};
 #[doc(hidden)]
 pub use squall_ordered::Message;

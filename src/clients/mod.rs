@@ -9,4 +9,5 @@ pub mod log_service;
 pub(crate) mod partition;
 pub(crate) mod query;
 pub(crate) mod serve;
+pub mod typed;
 pub(crate) mod wire;

@@ -30,6 +30,7 @@ mod stopped_replicas;
 #[path = "../support/sum.rs"]
 mod sum;
 mod transfer;
+mod typed;
 mod wrong_directories;
 
 #[test]
