@@ -19,9 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rkyv::{Archive, Archived, Serialize};
 use squall::{
-    Applied, Config, Node, NodeId, QueryService, Replicated, Schema, ServeOptions, Snapshot,
+    Config, Node, NodeId, ServeOptions, Snapshot,
     client::{Client, ClientConfig},
 };
 
@@ -47,31 +46,31 @@ struct Store {
     values: BTreeMap<String, String>,
 }
 
-/// A change of the state.
-#[derive(Archive, Serialize)]
-enum Change {
-    Set { key: String, value: String },
-    Remove { key: String },
-}
+/// The commands and queries. All members apply the same commands in the same order, so a command depends on nothing but
+/// the state and its arguments: no clock, no chance, no order of a hash map. Members with another schema mean something
+/// else by the same bytes, and are refused.
+#[squall::service(schema = "replicated-kv", version = 2)]
+impl Store {
+    /// Sets a key. Returns the value that it had before.
+    #[command]
+    fn set(&mut self, key: String, value: String) -> Option<String> {
+        self.values.insert(key, value)
+    }
 
-impl Replicated for Store {
-    type Command = Change;
-    /// The value that the key had before.
-    type Reply = Option<String>;
+    /// Removes a key. Returns the value that it had before.
+    #[command]
+    fn remove(&mut self, key: String) -> Option<String> {
+        self.values.remove(&key)
+    }
 
-    /// Members that mean something else by the same bytes refuse each other.
-    const SCHEMA: Schema = Schema::new("replicated-kv", 1);
-
-    /// Applies a change. All members apply the same changes in the same order, so this depends on nothing but the state
-    /// and the command: no clock, no chance, no order of a hash map.
-    fn apply(&mut self, change: &Archived<Change>, _at: &Applied) -> Option<String> {
-        match change {
-            ArchivedChange::Set { key, value } => self.values.insert(key.to_string(), value.to_string()),
-            ArchivedChange::Remove { key } => self.values.remove(key.as_str()),
-        }
+    /// Returns the value of a key.
+    #[query]
+    fn get(&self, key: String) -> Option<String> {
+        self.values.get(&key).cloned()
     }
 
     /// Writes the state for a member that joins, each text behind its length.
+    #[snapshot]
     fn snapshot(&self) -> Snapshot {
         let mut bytes = Vec::new();
         for text in self.values.iter().flat_map(|(key, value)| [key, value]) {
@@ -81,7 +80,8 @@ impl Replicated for Store {
         Snapshot::of_bytes(bytes)
     }
 
-    /// Reads what [`snapshot`](Replicated::snapshot) wrote at another member.
+    /// Reads what [`snapshot`](Store::snapshot) wrote at another member.
+    #[restore]
     fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
         self.values.clear();
         while let Some(key) = read_text(from)? {
@@ -106,16 +106,6 @@ fn read_text(from: &mut dyn Read) -> io::Result<Option<String>> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     String::from_utf8(text).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
-}
-
-/// A question of a client that changes nothing: the value of a key.
-impl QueryService for Store {
-    type Query = String;
-    type Answer = Option<String>;
-
-    fn answer(&self, key: &Archived<String>) -> Option<String> {
-        self.values.get(key.as_str()).cloned()
-    }
 }
 
 fn main() -> ExitCode {
@@ -166,12 +156,12 @@ fn connect(cluster: &str, members: &[u32]) -> Done<Client<Store>> {
 
 /// Sets a key. Returns once all members have the change, which is applied once, whatever fails meanwhile.
 fn set(store: &Client<Store>, key: &str, value: &str) -> Done<Option<String>> {
-    Ok(store.submit(&Change::Set { key: key.to_owned(), value: value.to_owned() }).wait()?)
+    Ok(store.set(key.to_owned(), value.to_owned()).wait()?)
 }
 
 /// Reads a key linearizably: the answer has each change that was acknowledged before, at whichever member.
 fn get(store: &Client<Store>, key: &str) -> Done<Option<String>> {
-    Ok(store.query(&key.to_owned()).wait()?)
+    Ok(store.get(key.to_owned()).wait()?)
 }
 
 /// A member in a process of its own, which does not outlive this one.
@@ -224,7 +214,7 @@ fn demonstrate() -> Done {
     members.last_mut().map_or(Ok(()), MemberProcess::wait_ready)?;
     let second = connect(&cluster, &[2])?;
     expect(&second, "greeting", Some("hello again"))?;
-    second.submit(&Change::Remove { key: "greeting".to_owned() }).wait()?;
+    second.remove("greeting".to_owned()).wait()?;
     expect(&first, "greeting", None)?;
     say("member 2 was started again: it has the state from another member, and took a change itself")
 }
