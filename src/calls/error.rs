@@ -278,3 +278,24 @@ pub enum ReadError {
     #[error("the group's node has not started: call `NodeBuilder::start` first")]
     NotStarted,
 }
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_no_member_applies_goes_on_elsewhere() {
+        let unavailable = |why: Unavailable, outcome| SubmitError::Unavailable { why, outcome };
+        let ended = |outcome| SubmitError::Ended { reason: EndReason::Panicked, outcome };
+        let outcomes =
+            [Outcome::NotAccepted, Outcome::NotDelivered, Outcome::Delivered, Outcome::Unknown { held_by: Vec::new() }];
+        let told = |error: fn(Outcome) -> SubmitError| outcomes.clone().map(|outcome| error(outcome).is_elsewhere());
+        assert_eq!(told(|outcome| SubmitError::ViewEnded { epoch: Epoch(1), outcome }), [true, true, false, false]);
+        let elsewhere = |outcome| unavailable(Unavailable::Elsewhere { members: Vec::new() }, outcome).is_elsewhere();
+        assert_eq!(outcomes.clone().map(elsewhere), [true, true, false, false]);
+        let short = |outcome| unavailable(Unavailable::ShortOfRoom { nodes: Vec::new() }, outcome).is_elsewhere();
+        assert_eq!(outcomes.clone().map(short), [false; 4], "no other member takes it, either");
+        assert_eq!(outcomes.clone().map(|outcome| ended(outcome).is_elsewhere()), [false; 4]);
+        assert!(SubmitError::NotASender.is_elsewhere() && !SubmitError::Deadline.is_elsewhere());
+    }
+}

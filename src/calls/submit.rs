@@ -164,8 +164,12 @@ impl<T> Submit<T> {
     /// The error is [`SubmitError::Full`] if the message was not accepted by then, and so not sent; else
     /// [`SubmitError::Deadline`].
     pub fn deadline(mut self, limit: Duration) -> Submit<T> {
-        self.limit = Limit::After(limit);
+        self.limit_to(limit);
         self
+    }
+
+    pub(crate) fn limit_to(&mut self, limit: Duration) {
+        self.limit = Limit::After(limit);
     }
 
     /// Blocks this thread until the reply has come.

@@ -41,16 +41,17 @@ struct AskedMember {
 
 impl AskedMembers {
     /// Makes the streams to a shard, which nobody uses before [`start`](AskedMembers::start).
-    pub(crate) fn new(group: &str, shard: u32) -> AskedMembers {
-        let name = ShardName::of(group, shard);
+    pub(crate) fn new(group: &str, (shard, shards): (u32, u32)) -> AskedMembers {
+        let name = if shards == 1 { group.to_owned() } else { ShardName::of(group, shard) };
         let any = Arc::new(LazyDriver::new(name.clone()));
         let (caller, peers, is_here) = (OnceLock::new(), Lock::default(), AtomicBool::new(false));
         AskedMembers { name, caller, peers, any, is_here }
     }
 
-    /// Notes the node's start: from now on it can ask others. `first` are the nodes that it knows before any view.
-    pub(crate) fn start(&self, caller: Caller, first: Vec<DialTarget>) {
-        self.any.start(caller.clone(), Contacts::new(first, fastrand::usize(..)), MAX_WAITING);
+    /// Notes the node's start: from now on it can ask others. `first` are the nodes that it knows before any view, and
+    /// `max_waiting` the number of calls that may wait for any of them.
+    pub(crate) fn start(&self, caller: Caller, first: Vec<DialTarget>, max_waiting: usize) {
+        self.any.start(caller.clone(), Contacts::new(first, fastrand::usize(..)), max_waiting);
         assert!(self.caller.set(caller).is_ok(), "a node starts once");
     }
 

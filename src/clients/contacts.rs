@@ -83,14 +83,23 @@ impl Contacts {
         all.get(self.tried % all.len().max(1)).cloned().ok_or_else(|| "no member is known".to_owned())
     }
 
-    /// Takes the members of a view that a node has reported. Where they are others, they are tried first.
+    /// Takes the members of a view that a node has reported, unless it is older than that of the last report.
     pub(super) fn learn(&mut self, members: Members) {
         if members.epoch >= self.members.epoch && !members.members.is_empty() {
-            if members.members != self.members.members {
-                self.tried = 0;
-            }
             self.members = members;
         }
+    }
+
+    /// Goes on to the members that a node has reported instead of serving: to the first of them if they are news. It is
+    /// an attempt that failed, too, so that nodes that send a client to each other are asked with pauses.
+    pub(super) fn redirect(&mut self, members: Members) -> Option<Duration> {
+        let before = self.members.members.clone();
+        self.learn(members);
+        let pause = self.fail();
+        if self.members.members != before {
+            self.tried = 0;
+        }
+        pause
     }
 
     /// Returns the members of the newest view that a node has reported.
@@ -109,7 +118,8 @@ impl Contacts {
         if self.failed < all {
             return None;
         }
-        self.failed = 0;
+        // None of all serves. So the members may be those of a view that is over, be it of an earlier group.
+        (self.failed, self.members.epoch) = (0, 0);
         let pause = self.pause;
         self.pause = (2 * pause).min(MOST_BACK_OFF);
         Some(pause)
@@ -150,21 +160,27 @@ mod tests {
 
     #[test]
     fn members_of_whom_a_client_is_told_are_tried_at_once_and_pauses_come_all_the_same() {
-        let mut contacts = Contacts::new(vec![at(1), at(2)], 4);
-        assert_eq!((contacts.next().unwrap(), contacts.fail()), (at(1), None));
-        contacts.learn(told(5, &[6, 7, 8]));
-        assert_eq!(contacts.all(), [7, 8, 6, 1, 2].map(at), "clients begin at different members");
+        let mut contacts = Contacts::new(vec![at(1)], 4);
+        assert_eq!((contacts.next().unwrap(), contacts.redirect(told(5, &[6, 7, 8]))), (at(1), None));
+        assert_eq!(contacts.all(), [7, 8, 6, 1].map(at), "clients begin at different members");
         let mut pauses = Vec::new();
         for epoch in 6..30 {
             assert_eq!(contacts.next().unwrap(), contacts.all()[0]);
-            pauses.extend(contacts.fail());
-            contacts.learn(told(epoch, &[6 + epoch as u32 % 2, 9]));
+            pauses.extend(contacts.redirect(told(epoch, &[6 + epoch as u32 % 2, 9])));
         }
         assert!(pauses.len() >= 5, "{pauses:?}");
         let before = contacts.next().unwrap();
-        contacts.fail();
-        contacts.learn(told(29, &[7, 9]));
+        contacts.redirect(told(29, &[7, 9]));
         assert_ne!(contacts.next().unwrap(), before, "the same members again are no news");
+    }
+
+    #[test]
+    fn where_no_member_serves_a_group_that_was_founded_anew_is_believed() {
+        let mut contacts = Contacts::new(vec![at(4)], 0);
+        contacts.redirect(told(500, &[2, 3]));
+        assert_eq!((contacts.fail(), contacts.fail().is_some()), (None, true));
+        contacts.redirect(told(1, &[1, 5]));
+        assert_eq!(contacts.next().unwrap(), at(1));
     }
 
     #[test]

@@ -85,24 +85,25 @@ pub(crate) enum ToClient {
     /// The client's certificate permits it no commands, or nothing at all, for this reason. In the latter case it is
     /// the last message.
     Denied { only_commands: bool, why: String },
-    /// The number of the group's shards, where it is not 1. It comes before `Welcome` and `Away`.
+    /// The number of the group's shards, where it is not 1. It comes before `Welcome` and `Away`, to a client that has
+    /// named a shard.
     Shards(u32),
 }
 
-/// The name of a shard in a [`ToNode::Hello`]: that of its group, and behind a slash the shard's number, which the
-/// first shard lacks. Names of groups have no slash.
+/// The name of a shard in a [`ToNode::Hello`]: that of its group, and behind a slash the shard's number. The name of a
+/// group alone stands for its only shard. Names of groups have no slash.
 pub(crate) struct ShardName;
 
 impl ShardName {
     pub(crate) fn of(group: &str, shard: u32) -> String {
-        if shard == 0 { group.to_owned() } else { format!("{group}/{shard}") }
+        format!("{group}/{shard}")
     }
 
-    /// Returns the group and the shard. None if there can be no such shard.
-    pub(crate) fn parse(name: &str) -> Option<(&str, u32)> {
+    /// Returns the group and the shard, if one is named. None if there can be no such shard.
+    pub(crate) fn parse(name: &str) -> Option<(&str, Option<u32>)> {
         match name.split_once('/') {
-            None => Some((name, 0)),
-            Some((group, shard)) => Some((group, shard.parse().ok()?)),
+            None => Some((name, None)),
+            Some((group, shard)) => Some((group, Some(shard.parse().ok()?))),
         }
     }
 }
@@ -180,10 +181,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_shard_has_its_groups_name() {
-        assert_eq!([0, 12].map(|shard| ShardName::of("bank", shard)), ["bank", "bank/12"]);
-        let parsed = ["bank", "bank/12", "bank/0", "bank/", "bank/-1", "bank/1/2"].map(ShardName::parse);
-        assert_eq!(parsed, [Some(("bank", 0)), Some(("bank", 12)), Some(("bank", 0)), None, None, None]);
+    fn names_of_shards_are_told_from_those_of_groups() {
+        assert_eq!([0, 12].map(|shard| ShardName::of("bank", shard)), ["bank/0", "bank/12"]);
+        let parsed = ["bank", "bank/12", "bank/", "bank/-1", "bank/1/2"].map(ShardName::parse);
+        assert_eq!(parsed, [Some(("bank", None)), Some(("bank", Some(12))), None, None, None]);
     }
 
     #[test]

@@ -191,7 +191,7 @@ impl NodeBuilder {
         options: ServeOptions,
     ) -> ServedGroup<R> {
         let clients = Arc::new(Clients::default());
-        let asks = Arc::new(AskedMembers::new(name, shard.0));
+        let asks = Arc::new(AskedMembers::new(name, shard));
         let group = self.group_of(name, Served::new(service, Arc::clone(&clients)));
         let backend = Box::new(group.clone());
         self.served.push(ServedEntry::new(name.to_owned(), shard, backend, clients, options, Arc::clone(&asks)));
@@ -453,7 +453,7 @@ fn serve_clients<'a>(
     let known = config.members().iter().filter(|&&member| member != config.id());
     let known: Vec<DialTarget> = known.map(|&member| config.contact(member)).chain(config.join_contacts()).collect();
     for entry in &served {
-        entry.asks.start(caller.clone(), known.clone());
+        entry.asks.start(caller.clone(), known.clone(), config.group(&entry.name).max_waiting);
     }
     let served = served.into_iter().map(|entry| (id_of(&entry), entry));
     let clients = Arc::new(serve::Server::new(config.id(), served, config.client_bytes()));

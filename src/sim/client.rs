@@ -181,7 +181,7 @@ impl Cluster {
         assert!(!self.is_up(node), "groups are declared before a node starts");
         let clients = Arc::new(Clients::default());
         let (group, spec) = new_group(name, Served::new(service, Arc::clone(&clients)), &self.config);
-        let asks = Arc::new(AskedMembers::new(name, shard.0));
+        let asks = Arc::new(AskedMembers::new(name, shard));
         let entry = ServedEntry::new(name.to_owned(), shard, Box::new(group.clone()), clients, options, asks);
         self.add_spec(node, spec);
         self.served.entry(node).or_default().push(entry);
@@ -190,18 +190,22 @@ impl Cluster {
 
     /// Creates a client of a group that nodes [serve](Cluster::serve). It knows the configuration's members.
     pub fn client<R: QueryService>(&mut self, group: &str) -> Client<R> {
-        self.client_of_shard(group, 0)
+        self.client_named(group.to_owned())
     }
 
     /// Creates a client of a shard of a group that nodes [serve](Cluster::serve_sharded). It knows the configuration's
     /// members, and which of them are the shard's only once one of them has told it.
     pub fn client_of_shard<R: QueryService>(&mut self, group: &str, shard: u32) -> Client<R> {
+        self.client_named(ShardName::of(group, shard))
+    }
+
+    fn client_named<R: QueryService>(&mut self, name: String) -> Client<R> {
         let contacts = self.config.members().iter();
         let contacts = contacts.map(|&node| DialTarget::on_host(node)).collect();
         let seed = self.rng.u64(..);
         let mut random = fastrand::Rng::with_seed(seed);
         let contacts = Contacts::new(contacts, random.usize(..1 << 16));
-        let core = ClientCore::new(ShardName::of(group, shard), contacts, random);
+        let core = ClientCore::new(name, contacts, random);
         let client = ClientNode {
             core,
             calls: BTreeMap::new(),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rkyv::{rancor, util::AlignedVec};
-use squall_fabric::sync::Lock;
+use squall_fabric::{Time, sync::Lock};
 use squall_runtime::blocking;
 
 use super::error::ClientError;
@@ -20,7 +20,8 @@ use crate::{
 /// A command or query under way, and the reply or answer that will come.
 ///
 /// It is a future for any executor; a plain thread calls [`wait`](Call::wait). It always resolves, at its deadline at
-/// the latest. Dropping it withdraws nothing: a command may still be applied.
+/// the latest. Dropping it withdraws nothing: a command may still be applied. (Only one that this process' own member
+/// has not accepted yet is not sent.)
 #[derive(derive_more::Debug)]
 #[must_use = "only the result says whether the command was applied"]
 #[debug("Call")]
@@ -46,6 +47,8 @@ enum CallState {
 /// A command that goes through this process' own member, and the way that it takes where that can't send it.
 pub(crate) struct OwnSubmit<T> {
     pub(crate) submit: Submit<T>,
+    /// The time at which it is given up, until it is polled for the first time.
+    pub(crate) deadline: Option<Time>,
     pub(crate) otherwise: Box<dyn FnOnce(Resolve) + Send>,
 }
 
@@ -103,6 +106,9 @@ impl<T: Portable> Call<T> {
     /// Polls the submit of this process' own member. Pending, without it, once the command goes another way.
     fn poll_own(&mut self, context: &mut Context<'_>) -> Poll<Result<T, ClientError>> {
         let Some(own) = &mut self.own else { return Poll::Pending };
+        if let Some(deadline) = own.deadline.take() {
+            own.submit.limit_to(deadline.since(Time::boot_clock()));
+        }
         let result = std::task::ready!(Pin::new(&mut own.submit).poll(context));
         let own = self.own.take();
         match (result, own) {

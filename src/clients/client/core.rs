@@ -11,6 +11,7 @@ use std::{
 };
 
 use squall_fabric::Time;
+use squall_membership::MAX_SHARDS;
 
 use super::{
     effect::{Ask, CallId, ClientEffect},
@@ -168,8 +169,7 @@ impl ClientCore {
             self.session = ClientSession::None;
         }
         // The pause is random, so that clients that lost the same node do not all come at once.
-        let pause = self.contacts.fail().map(|pause| pause.mul_f64(0.5 + self.random.f64()));
-        self.contacts.learn(members);
+        let pause = self.contacts.redirect(members).map(|pause| pause.mul_f64(0.5 + self.random.f64()));
         self.link = ConnectionState::Down(now + pause.unwrap_or_default());
         self.tick(now, out);
     }
@@ -186,7 +186,11 @@ impl ClientCore {
                 self.hear_shards(None, out);
                 self.resume(now, out);
             }
-            ToClient::Shards(shards) => self.hear_shards(Some(shards), out),
+            ToClient::Shards(shards) if (1..=MAX_SHARDS).contains(&shards) => self.hear_shards(Some(shards), out),
+            ToClient::Shards(shards) => {
+                out.push(ClientEffect::HangUp);
+                return self.broken(now, format!("a node says that the group has {shards} shards"), out);
+            }
             ToClient::Members(members) => self.contacts.learn(members),
             ToClient::Away { why, members } => {
                 if members.epoch > 0 {

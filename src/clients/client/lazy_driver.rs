@@ -53,16 +53,20 @@ impl LazyDriver {
 
     /// Returns the driver, whose threads run from now on.
     pub(crate) fn get(&self) -> Result<Arc<Driver>, ClientError> {
-        let mut state = self.state.lock();
-        if let Some(driver) = &state.driver {
+        if let Some(driver) = &self.state.lock().driver {
             return Ok(Arc::clone(driver));
         }
         let Some((caller, contacts, max_waiting)) = self.way.get() else {
             return Err(ClientError::Start("call `NodeBuilder::start` first".to_owned()));
         };
-        let driver = Arc::new(Driver::start(&self.name, contacts.clone(), caller.clone(), *max_waiting)?);
+        // A node's engine takes the lock, so nothing that takes long happens under it.
+        let started = Arc::new(Driver::start(&self.name, contacts.clone(), caller.clone(), *max_waiting)?);
+        let mut state = self.state.lock();
+        let driver = Arc::clone(state.driver.get_or_insert_with(|| Arc::clone(&started)));
         driver.learn(state.members.clone());
-        state.driver = Some(Arc::clone(&driver));
+        drop(state);
+        // Of two that were started at the same time, one ends here.
+        drop(started);
         Ok(driver)
     }
 

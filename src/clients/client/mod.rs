@@ -81,7 +81,8 @@ use crate::{
 ///
 /// A member of the group has such handles too: [`ServedGroup::anywhere`](crate::ServedGroup::anywhere). There a command
 /// goes through the member itself while it can send it, as its own [`submit`](crate::Group::submit), and over a session
-/// to another member otherwise.
+/// to another member otherwise. Such a command goes its way only while its [`Call`] is awaited or waited for, unless
+/// the member has accepted it at once; and one that waited for room may be overtaken by later ones.
 ///
 /// Commands are applied in the order in which they are submitted while one connection lasts. Where a connection breaks,
 /// commands that were under way at the same time may be applied in another order. Wait for a reply before submitting
@@ -150,12 +151,12 @@ impl<R: QueryService> Client<R> {
         let Some(own) = self.own.as_ref().filter(|own| own.is_here()) else {
             return self.driver.call(Ask::Command(command), self.timeout);
         };
-        let submit = own.submit(&command).deadline(self.timeout);
+        let submit = own.submit(&command);
         let (others, deadline) = (Arc::clone(&self.driver), Time::boot_clock() + self.timeout);
         let otherwise = move |resolve| {
             others.call_into(Ask::Command(command), deadline.since(Time::boot_clock()), resolve);
         };
-        Call::own(OwnSubmit { submit, otherwise: Box::new(otherwise) })
+        Call::own(OwnSubmit { submit, deadline: Some(deadline), otherwise: Box::new(otherwise) })
     }
 
     /// Asks a linearizable query: the answer shows the effect of every command whose reply any caller has seen before

@@ -29,7 +29,7 @@ impl<R: QueryService> Shards<R> {
     /// Makes a client of the group of this name, once any member has told how many shards it has. The calls to each
     /// shard have a session and a connection of their own, from the first on.
     pub fn connect(config: &ClientConfig, group: &str) -> Connecting<R> {
-        let first = Client::lazy(config, group);
+        let first = Client::lazy(config, &ShardName::of(group, 0));
         let shards = first.driver.call(Ask::Shards, config.timeout);
         Connecting { group: group.to_owned(), config: config.clone(), first, shards }
     }

@@ -96,7 +96,7 @@ impl Backend for Arc<Slow> {
 
 fn server() -> (Arc<Server>, Arc<Slow>) {
     let slow = Arc::new(Slow::default());
-    let (clients, asks) = (Arc::new(Clients::default()), Arc::new(AskedMembers::new("store", 0)));
+    let (clients, asks) = (Arc::new(Clients::default()), Arc::new(AskedMembers::new("store", (0, 1))));
     let backend = Box::new(Arc::clone(&slow));
     let entry = ServedEntry::new("slow".to_owned(), (0, 1), backend, clients, ServeOptions::default(), asks);
     let server = Server::new(NodeId(1), [(SHARD, entry)], 2 * HALF);

@@ -128,11 +128,16 @@ impl ServedEntry {
         let all: &[NodeId] = part.map_or(&[], |part| &part.members);
         let peers = view.members.iter().filter(|member| all.contains(&member.node));
         let peers = peers.map(|member| (member.node, member.addresses.clone())).collect();
-        self.asks.learn(peers, members.clone(), part.is_some_and(|part| part.is_complete(me)));
+        // A member without the whole state would show a state that never was.
+        let is_here = part.is_some_and(|part| part.is_complete(me));
+        self.asks.learn(peers, members.clone(), is_here);
         let mut serving = self.serving.lock();
         serving.members = members.clone();
         serving.watches = senders.first() == Some(&me);
-        serving.away = (!all.contains(&me)).then(|| format!("{me} is no member of {}", self.described()));
+        serving.away = (!is_here).then(|| match all.contains(&me) {
+            true => format!("{me} does not have the state of {} yet", self.described()),
+            false => format!("{me} is no member of {}", self.described()),
+        });
         match serving.away.clone() {
             None => self.clients.tell_all(&ToClient::Members(members)),
             Some(why) => self.clients.send_away(&ToClient::Away { why, members }),
@@ -230,14 +235,18 @@ impl Server {
     /// Returns the shard of this [name](ShardName), or the reason for which there is none.
     pub(super) fn entry(&self, name: &str) -> Result<Arc<ServedEntry>, String> {
         let unknown = || format!("this node serves no group {name:?}: declare it with `NodeBuilder::serve`");
-        let (group, shard) = ShardName::parse(name).ok_or_else(unknown)?;
+        let (group, named) = ShardName::parse(name).ok_or_else(unknown)?;
         let entry = |shard| self.served.get(&(group.to_owned(), shard)).map(|(_, entry)| entry);
-        match (entry(shard), entry(0)) {
-            (Some(entry), _) => Ok(Arc::clone(entry)),
-            (None, None) => Err(unknown()),
-            (None, Some(first)) => {
-                Err(format!("the group {group:?} has shards 0 to {} here, and no shard {shard}", first.shards - 1))
+        let first = entry(0).ok_or_else(unknown)?;
+        let shards = first.shards;
+        match named {
+            None if shards > 1 => {
+                Err(format!("the group {group:?} has {shards} shards: call them by `squall::client::Shards`"))
             }
+            None => Ok(Arc::clone(first)),
+            Some(shard) => entry(shard).map(Arc::clone).ok_or_else(|| {
+                format!("the group {group:?} has shards 0 to {} here, and no shard {shard}", shards - 1)
+            }),
         }
     }
 

@@ -82,6 +82,14 @@ fn connect(test: &str, members: impl IntoIterator<Item = u32>) -> Result<Shards<
     Shards::connect(&config.with_timeout(Duration::from_secs(60)), "counters").wait()
 }
 
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !so() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn members_other_nodes_and_clients_have_one_handle() {
     let nodes = start("anywhere", 4, 3);
@@ -122,6 +130,50 @@ fn members_other_nodes_and_clients_have_one_handle() {
 }
 
 #[test]
+fn commands_of_a_node_that_is_dropped_go_on_elsewhere() {
+    const AT_ONCE: usize = 3000;
+    let nodes = start("dropped", 4, 2);
+    let done = AtomicBool::new(false);
+    let (_, counters) = &nodes[0];
+    let results: Vec<(usize, Result<i64, ClientError>)> = thread::scope(|scope| {
+        let submitting = scope.spawn(|| {
+            let mut results = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                let submit = |number| (number % 2, counters.shard(number % 2).submit(&1));
+                let calls: Vec<_> = (0..AT_ONCE).map(submit).collect();
+                results.extend(calls.into_iter().map(|(shard, call)| (shard, call.wait())));
+            }
+            results
+        });
+        for _ in 0..3 {
+            let (first, other) = (&nodes[0].0, &nodes[1].0);
+            let before = other.view().epoch;
+            other.suspect(NodeId(1));
+            // It joins again, and holds no shard at first.
+            let is_back = || {
+                let view = first.view();
+                view.epoch > before && view.members.len() == 4 && view.joined.contains(&NodeId(1))
+            };
+            until("the node is back", || is_back() || first.view().epoch.0 > before.0 + 2);
+            thread::sleep(Duration::from_millis(50));
+        }
+        done.store(true, Ordering::Relaxed);
+        submitting.join().expect("the caller does not panic")
+    });
+    for shard in 0..2 {
+        let of_shard: Vec<_> = results.iter().filter(|(of, _)| *of == shard).map(|(_, result)| result).collect();
+        let sums: BTreeSet<i64> = of_shard.iter().filter_map(|result| result.as_ref().ok().copied()).collect();
+        let unknown = of_shard.iter().filter(|result| matches!(result, Err(ClientError::Unknown(_)))).count();
+        let failed =
+            of_shard.iter().find(|result| matches!(result, Err(why) if !matches!(why, ClientError::Unknown(_))));
+        assert_eq!(failed, None);
+        assert_eq!(sums.len() + unknown, of_shard.len(), "two commands got one reply");
+        let sum = nodes[1].1.shard(shard).query(&()).wait().unwrap() as usize;
+        assert!((sums.len()..=sums.len() + unknown).contains(&sum), "{sum} of {} and {unknown}", sums.len());
+    }
+}
+
+#[test]
 fn a_group_of_one_shard_is_a_sharded_one_too_and_a_shard_that_there_is_not_is_named() {
     let nodes = start("one", 2, 1);
     let client = connect("one", [1, 2]).unwrap();
@@ -130,7 +182,11 @@ fn a_group_of_one_shard_is_a_sharded_one_too_and_a_shard_that_there_is_not_is_na
     let beyond = Client::<Counter>::connect(&config, "counters/7").unwrap();
     let error = beyond.submit(&1).wait().unwrap_err();
     assert!(error.to_string().contains("no shard 7") && error.is_not_applied(), "{error}");
-    drop(nodes);
+    let whole = start("whole", 2, 2);
+    let config = ClientConfig::on_host(cluster("whole"), [NodeId(1)]).with_timeout(Duration::from_millis(300));
+    let error = Client::<Counter>::connect(&config, "counters").unwrap().submit(&1).wait().unwrap_err();
+    assert!(error.to_string().contains("2 shards") && error.is_not_applied(), "{error}");
+    drop((nodes, whole));
     let config = ClientConfig::on_host(cluster("nobody"), [NodeId(1)]).with_timeout(Duration::from_millis(200));
     let error = Shards::<Counter>::connect(&config, "counters").wait().map(|shards| shards.len());
     assert!(matches!(&error, Err(ClientError::Deadline { sent: false, .. })), "{error:?}");
@@ -160,18 +216,12 @@ fn nothing_is_lost_or_doubled_while_members_go_and_shards_move() {
         let submitting = [submit(client.clone()), submit((*member).clone())];
         for _ in 0..2 {
             let before = made.load(Ordering::Relaxed);
-            let deadline = Instant::now() + Duration::from_secs(60);
-            while made.load(Ordering::Relaxed) < before + 200 {
-                assert!(Instant::now() < deadline, "calls go on");
-                thread::sleep(Duration::from_millis(1));
-            }
+            until("calls go on", || made.load(Ordering::Relaxed) >= before + 200);
             // The last node fails. The others hold its shards from then on.
             drop(nodes.pop());
         }
         let before = made.load(Ordering::Relaxed);
-        while made.load(Ordering::Relaxed) < before + 200 {
-            thread::sleep(Duration::from_millis(1));
-        }
+        until("calls go on", || made.load(Ordering::Relaxed) >= before + 200);
         done.store(true, Ordering::Relaxed);
         submitting.into_iter().flat_map(|thread| thread.join().expect("no call fails")).collect()
     });
