@@ -33,6 +33,12 @@ impl Drop for Applying {
     }
 }
 
+/// Runs code that is no application's, such as callers' wakers, in the middle of application code.
+pub fn outside_apply<T>(code: impl FnOnce() -> T) -> T {
+    let _applying = Applying { before: APPLYING.replace(false) };
+    code()
+}
+
 /// Whether this thread must not wait.
 pub fn is_applying() -> bool {
     APPLYING.get()
@@ -101,6 +107,7 @@ mod tests {
         let outer = Applying::enter();
         drop(Applying::enter());
         assert!(is_applying());
+        assert!(!outside_apply(is_applying) && is_applying());
         drop(outer);
         assert!(!is_applying());
     }

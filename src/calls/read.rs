@@ -365,11 +365,27 @@ impl<T> Unpin for Read<T> {}
 impl<T> Future for Read<T> {
     type Output = Result<T, ReadError>;
 
+    /// Inside `apply`, or another read's closure, a read that would have to wait is the error
+    /// [`ReadError::InsideApply`], as it is for [`wait`](Read::wait), and its closure is not called.
+    ///
     /// # Panics
     ///
     /// If it is polled again after it has resolved.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, ReadError>> {
-        let answer = match &mut self.get_mut().answer {
+        let this = self.get_mut();
+        let polled = this.poll_answer(context);
+        if polled.is_pending() && blocking::is_applying() {
+            this.answer = Where::Here(None);
+            return Poll::Ready(Err(ReadError::InsideApply));
+        }
+        polled
+    }
+}
+
+impl<T> Read<T> {
+    /// Polls as the future does, for a caller that never waits on this thread.
+    pub(crate) fn poll_answer(&mut self, context: &Context<'_>) -> Poll<Result<T, ReadError>> {
+        let answer = match &mut self.answer {
             Where::Here(answer) => return Poll::Ready(answer.take().expect("a Read was polled after it had resolved")),
             Where::There(answer) => answer,
         };

@@ -214,6 +214,9 @@ impl<T> Submit<T> {
 impl<T> Future for Submit<T> {
     type Output = Result<T, SubmitError>;
 
+    /// Inside `apply`, or a read's closure, a submit that would have to wait is the error
+    /// [`SubmitError::InsideApply`], as it is for [`wait`](Submit::wait).
+    ///
     /// # Panics
     ///
     /// If it is polled again after it has resolved.
@@ -242,9 +245,14 @@ impl<T> Future for Submit<T> {
             }
             SubmitStage::Over { .. } => panic!("a Submit was polled after it had resolved"),
         };
-        std::task::ready!(this.limit.poll(&this.shared.admission, context));
+        let error = if blocking::is_applying() {
+            SubmitError::InsideApply
+        } else {
+            std::task::ready!(this.limit.poll(&this.shared.admission, context));
+            late
+        };
         this.give_up();
-        Poll::Ready(Err(late))
+        Poll::Ready(Err(error))
     }
 }
 
@@ -340,12 +348,17 @@ impl Sending {
 impl Future for Sending {
     type Output = Result<(), SubmitError>;
 
+    /// Inside `apply`, or a read's closure, a message that would have to wait is not sent, as with
+    /// [`wait`](Sending::wait).
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SubmitError>> {
         let this = &mut *self;
         if let SendingStage::Waiting(waiting) = &mut this.stage {
             let admission = &this.admission;
-            let result = std::task::ready!(waiting.poll(admission, context, |message| admission.accept(message, 0)));
-            this.stage = SendingStage::of(result);
+            this.stage = match waiting.poll(admission, context, |message| admission.accept(message, 0)) {
+                Poll::Ready(result) => SendingStage::of(result),
+                Poll::Pending if blocking::is_applying() => SendingStage::Failed(SubmitError::InsideApply),
+                Poll::Pending => return Poll::Pending,
+            };
         }
         Poll::Ready(match &this.stage {
             SendingStage::Failed(error) => Err(error.clone()),

@@ -2,6 +2,8 @@
 
 use std::task::Waker;
 
+use squall_runtime::blocking::outside_apply;
+
 /// Wakers of callers that are to be woken at the end of a batch.
 ///
 /// A thread that waits for the oldest of many submits then sleeps through the whole batch, instead of being woken for
@@ -30,6 +32,7 @@ impl Wakers {
     }
 
     pub(super) fn flush(&mut self) {
-        self.0.drain(..).for_each(Waker::wake);
+        // A waker may poll the woken task on this thread, which is no part of the application here.
+        outside_apply(|| self.0.drain(..).for_each(Waker::wake));
     }
 }

@@ -237,6 +237,11 @@ fn waiting_inside_apply_is_an_error_and_submitting_is_fine() {
         assert_eq!(group.read(|_| ()).wait(), Err(crate::ReadError::InsideApply));
         group.try_send(&Entry::Add(100)).unwrap();
         group.send(&Entry::Add(1000)).wait().expect("what was accepted at once needs no waiting");
+        assert_eq!(poll(&mut group.submit(&Entry::Add(10_000))), Poll::Ready(Err(SubmitError::InsideApply)));
+        assert_eq!(
+            poll(&mut group.read(|_| -> () { panic!("it is not called") })),
+            Poll::Ready(Err(crate::ReadError::InsideApply))
+        );
     };
     let ledger = Ledger { own: Arc::clone(&own), inside: Some(inside), ..Ledger::default() };
     let mut solo = Solo::with(ledger, |_| ());
@@ -246,7 +251,7 @@ fn waiting_inside_apply_is_an_error_and_submitting_is_fine() {
     assert_eq!(poll(&mut submit), Poll::Ready(Ok(1)));
     let mut sum = solo.group.peek(|ledger| ledger.sum);
     solo.settle();
-    assert_eq!(poll(&mut sum), Poll::Ready(Ok(1111)), "an accepted message goes its way");
+    assert_eq!(poll(&mut sum), Poll::Ready(Ok(11_111)), "an accepted message goes its way");
 }
 
 #[test]
@@ -255,6 +260,10 @@ fn a_full_ring_inside_apply_sends_nothing() {
     let inside = |group: &Group<Ledger>| {
         fill(group);
         assert_eq!(group.send(&Entry::Add(1)).wait(), Err(SubmitError::InsideApply));
+        let (mut sending, mut submit) = (group.send(&Entry::Add(1)), group.submit(&Entry::Add(1)));
+        assert_eq!(poll(&mut sending), Poll::Ready(Err(SubmitError::InsideApply)));
+        assert_eq!(poll(&mut submit), Poll::Ready(Err(SubmitError::InsideApply)));
+        assert!(!sending.is_accepted() && !submit.is_accepted());
     };
     let ledger = Ledger { own: Arc::clone(&own), inside: Some(inside), ..Ledger::default() };
     let mut solo = Solo::with(ledger, |group| _ = group.ring_bytes(SMALL_RING));

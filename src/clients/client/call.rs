@@ -140,6 +140,9 @@ impl<T: Portable> Call<T> {
 impl<T: Portable> Future for Call<T> {
     type Output = Result<T, ClientError>;
 
+    /// Inside `apply`, or a read's closure, a call without its result fails with [`ClientError::InsideApply`], as with
+    /// [`wait`](Call::wait).
+    ///
     /// # Panics
     ///
     /// If it is polled again after it has resolved.
@@ -152,6 +155,9 @@ impl<T: Portable> Future for Call<T> {
         }
         let mut state = self.slot.lock();
         match std::mem::replace(&mut *state, CallState::Taken) {
+            CallState::Nobody | CallState::Waiting(_) if blocking::is_applying() => {
+                Poll::Ready(Err(ClientError::InsideApply))
+            }
             CallState::Nobody | CallState::Waiting(_) => {
                 *state = CallState::Waiting(context.waker().clone());
                 drop(state);
@@ -180,4 +186,20 @@ fn decode<T: Portable>(bytes: &[u8]) -> Result<T, ClientError> {
     let mut aligned: AlignedVec = AlignedVec::with_capacity(bytes.len());
     aligned.extend_from_slice(bytes);
     rkyv::from_bytes::<T, rancor::Error>(&aligned).map_err(|error| ClientError::Reply(error.to_string()))
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_polled_inside_apply_fails_and_its_result_goes_nowhere() {
+        let (mut call, resolve) = Resolve::new::<i64>();
+        let mut poll = || Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        let applying = blocking::Applying::enter();
+        assert!(matches!(poll(), Poll::Ready(Err(ClientError::InsideApply))));
+        drop(applying);
+        resolve.resolve(Ok(Vec::new()));
+    }
 }

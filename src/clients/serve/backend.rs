@@ -1,7 +1,6 @@
 //! A group as the threads that serve its clients see it, whatever its commands are.
 
 use std::{
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
 };
@@ -125,7 +124,7 @@ impl Wake for Asking {
         let waker = Waker::from(Arc::clone(&self));
         let mut asking = self.0.lock();
         let Some((read, _)) = &mut *asking else { return };
-        let Poll::Ready(answer) = Pin::new(read).poll(&mut Context::from_waker(&waker)) else { return };
+        let Poll::Ready(answer) = read.poll_answer(&Context::from_waker(&waker)) else { return };
         let asked = asking.take();
         drop(asking);
         if let Some((_, then)) = asked {
