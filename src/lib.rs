@@ -123,11 +123,14 @@ pub use durable::{
 pub use fabric::FabricError;
 pub use group::{control::GroupCounts, handle::Group, sharded::Sharded};
 pub use node::{
-    builder::{NodeBuilder, StartError},
+    builder::NodeBuilder,
     onepipe,
     plan::PlanError,
     running::Node,
+    start_error::StartError,
+    starting::Starting,
     status::{BulkStatus, GroupStatus, MemberStatus, Status, ViewChangeTimes},
+    views::Views,
     witness::Witness,
 };
 #[doc(hidden)]

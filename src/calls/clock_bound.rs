@@ -6,10 +6,7 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::{
-    NodeId, Time,
-    sync::{Condition, Lock},
-};
+use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_ordered::log::Hlc;
 
 use crate::calls::{
@@ -43,8 +40,6 @@ pub(crate) struct ClockBound {
     /// itself.
     time: AtomicU64,
     seen: Lock<ClockObservations>,
-    /// Notified once the others' clocks are known.
-    known: Condition,
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +66,6 @@ impl Default for ClockBound {
             most: AtomicI64::new(UNBOUNDED),
             time: AtomicU64::new(0),
             seen: Lock::default(),
-            known: Condition::new(),
         }
     }
 }
@@ -151,24 +145,12 @@ impl ClockBound {
                 None => tracing::info!("this node's clock agrees with the other members' again"),
             }
         }
-        let is_new = self.most.swap(most, Ordering::Relaxed) == UNKNOWN;
-        if is_new {
-            self.known.notify_all();
-        }
-        is_new
+        self.most.swap(most, Ordering::Relaxed) == UNKNOWN
     }
 
     /// Whether the others' clocks are known, so that messages are stamped.
     pub(crate) fn is_known(&self) -> bool {
         self.most.load(Ordering::Relaxed) != UNKNOWN
-    }
-
-    /// Waits until the others' clocks are known, for `limit` at most.
-    pub(crate) fn wait_known(&self, limit: Duration) {
-        let seen = self.seen.lock();
-        // `most` is set under the lock.
-        let waited = self.known.wait_timeout_while(seen, limit, |_| !self.is_known());
-        drop(waited);
     }
 
     /// A sentence that says that this node's clock is wrong, as far as the others' clocks say; None if it is not.

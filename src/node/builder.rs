@@ -5,16 +5,16 @@ use std::time::Duration;
 use std::{collections::BTreeMap, path::Path, sync::Arc, thread};
 
 use crossbeam::channel::unbounded;
-use squall_fabric::{NodeId, Wait, mixed::MixedFabric};
 #[cfg(feature = "sim")]
 use squall_fabric::{
     Time,
     hostile::{HostileFabric, Hostility},
 };
-use squall_membership::{EndReason, HeldCopy, Input, ShardId};
+use squall_fabric::{Wait, mixed::MixedFabric};
+use squall_membership::{HeldCopy, Input, ShardId};
 use squall_ordered::{BulkPath, Mode};
 use squall_runtime::{Backoff, BackoffProfile, CoreBudget};
-use squall_services::{Caller, ControlError, DialTarget, Server};
+use squall_services::{Caller, DialTarget, Server};
 use squall_view_log::Directory;
 
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
         recovery::{self, OpenedLog, RecoverError},
         storage_thread::{StorageThread, WriterPark},
     },
-    fabric::{FabricError, NodeFabric, port_identity},
+    fabric::{NodeFabric, port_identity},
     group::{
         control::{Controls, GroupControl, GroupSpec, new_group},
         handle::Group,
@@ -42,63 +42,21 @@ use crate::{
         engine::{Engine, EngineRequest, NodeActivity},
         group_slot::GroupSlot,
         handlers,
+        milestones::Milestones,
         onepipe::{OnePipeHandle, OnePipeSlot},
         operator::Operator,
-        plan::{Plan, PlanError},
+        plan::Plan,
         returning::Returning,
         room_thread::{RoomThread, SharedRoom},
         running::Node,
         scrub_thread::ScrubThread,
+        start_error::StartError,
+        starting::Starting,
         view_log,
         watch::NodeWatch,
     },
     replica::{replicated::Replicated, service::Service},
 };
-
-/// The reason for which a node did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The declared groups do not fit the configuration.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The fabric could not be opened.
-    #[error(transparent)]
-    Fabric(#[from] FabricError),
-    /// The view log could not be started.
-    #[error(transparent)]
-    ViewLog(#[from] squall_view_log::StartError),
-    /// A durable group can't be taken up where it was.
-    #[error(transparent)]
-    Recover(#[from] RecoverError),
-    /// The system gave no thread.
-    #[error("the engine's thread could not be started: {0}")]
-    Thread(#[from] std::io::Error),
-    /// The node is to be a witness, and the configuration does not say so.
-    #[error("{node} is not among the configuration's `witnesses` ({witnesses:?}): add it there, at all nodes")]
-    NoWitness {
-        /// The node.
-        node: NodeId,
-        /// The configuration's witnesses.
-        witnesses: Vec<NodeId>,
-    },
-    /// The node is a witness by its configuration, so it can't be a member.
-    #[error(
-        "{0} is one of the configuration's `witnesses`, which have no part in any group: run `squall witness`, or give another id"
-    )]
-    IsWitness(NodeId),
-    /// An unordered group that should serve clients. Its replicas differ, so it can't be known what was applied once.
-    #[error(
-        "group {0:?} is unordered, and can't serve clients: declare it with `group`, or configure mode = \"ordered\""
-    )]
-    ServesUnordered(String),
-    /// Other processes of this host could not be let in.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// The group ended before its first view was formed; mostly [`EndReason::NotFormed`], which names the missing
-    /// members.
-    #[error(transparent)]
-    NotFormed(EndReason),
-}
 
 /// Declares a node's groups before it starts. All nodes of a cluster must declare the same groups.
 #[derive(Debug)]
@@ -225,7 +183,8 @@ impl NodeBuilder {
 
     /// Starts the node, and waits until all members of the first view have appeared.
     ///
-    /// Blocks the calling thread, at most for the configuration's `formation_timeout`.
+    /// Blocks the calling thread, at most for the configuration's `formation_timeout`. [`begin`](NodeBuilder::begin)
+    /// starts a node without that.
     ///
     /// A node that comes back with its [storage](crate::ConfigBuilder::storage) first takes its durable groups'
     /// replicas through their logs, which may take long. Then it waits for its group for as long as it takes, since no
@@ -234,7 +193,15 @@ impl NodeBuilder {
     /// Fails if the groups do not fit the configuration, if the fabric, the view log or a durable group can't be
     /// opened, or if a member of the first view has not appeared in time.
     pub fn start(self) -> Result<Node, StartError> {
-        self.start_over(|fabric| fabric)
+        self.begin()?.wait()
+    }
+
+    /// Begins to start the node, as [`start`](NodeBuilder::start) does, without waiting for other nodes. The returned
+    /// [`Starting`] is awaited, waited for or cancelled.
+    ///
+    /// A durable group's replica goes through its log on the calling thread, before this returns.
+    pub fn begin(self) -> Result<Starting, StartError> {
+        self.begin_over(|fabric| fabric)
     }
 
     /// Starts the node as [`start`](NodeBuilder::start) does. From `after` the start on it does harm, with pauses of at
@@ -243,15 +210,16 @@ impl NodeBuilder {
     #[doc(hidden)]
     pub fn start_hostile(self, hostility: Hostility, after: Duration, pause: Duration) -> Result<Node, StartError> {
         let from = Time::boot_clock() + after;
-        self.start_over(|fabric| {
+        let starting = self.begin_over(|fabric| {
             let mut fabric = HostileFabric::new(fabric);
             fabric.turn(hostility, from, pause, fastrand::u64(..));
             fabric
-        })
+        });
+        starting?.wait()
     }
 
-    /// Starts the node over what `wrap` makes of its fabric.
-    fn start_over<F>(self, wrap: impl FnOnce(MixedFabric) -> F) -> Result<Node, StartError>
+    /// Begins to start the node over what `wrap` makes of its fabric.
+    fn begin_over<F>(self, wrap: impl FnOnce(MixedFabric) -> F) -> Result<Starting, StartError>
     where
         F: NodeFabric + Wait + Send + 'static,
     {
@@ -326,7 +294,6 @@ impl NodeBuilder {
         let me = monitor.me();
         pipe_slots.iter().for_each(|slot| slot.attach(waker.clone()));
         let pipe_slots = plan.pipes.into_iter().zip(pipe_slots).collect();
-        let clocks = Arc::clone(&bound);
         let mut core = NodeCore::new(wrap(fabric), me, plan.settings, plan.shards, pipe_slots, Box::new(log), bound);
         let mut effects = Vec::new();
         if was_member {
@@ -347,6 +314,8 @@ impl NodeBuilder {
             to_self: requests,
             watch,
             configured: config.members().to_vec(),
+            // Two failure timeouts, after which a member that never beats is given up.
+            milestones: Milestones::new(config.failure_timeout() * 2),
             activity: NodeActivity::default(),
             stalled: None,
             waker,
@@ -356,16 +325,8 @@ impl NodeBuilder {
         };
         let name = format!("squall-{}", config.id().0);
         let thread = thread::Builder::new().name(name).spawn(move || engine.run())?;
-        let node = Node { operator, engine: Some(thread), room, scrub, storage, clients, server: Some(server) };
-        match node.operator.watch.wait_view(None, |_| true) {
-            Ok(_) => {
-                // Without this the node's first submits would wait for the clocks, and later ones might overtake them.
-                // Members that never beat are given up.
-                clocks.wait_known(config.failure_timeout() * 2);
-                Ok(node)
-            }
-            Err(reason) => Err(StartError::NotFormed(reason)),
-        }
+        let server = Some(server);
+        Ok(Starting::new(Node { operator, engine: Some(thread), room, scrub, storage, clients, server }))
     }
 }
 

@@ -11,6 +11,7 @@ use squall_view_log::Monitor;
 
 use super::{
     group_slot::{GroupSlot, Home},
+    milestones::Milestones,
     returning::{Done, Returning, waits_for},
 };
 use crate::{
@@ -93,6 +94,8 @@ pub(crate) struct Engine<F: NodeFabric> {
     pub(crate) watch: Arc<NodeWatch>,
     /// The members that the node's configuration lists.
     pub(crate) configured: Vec<NodeId>,
+    /// The points that the program waits for.
+    pub(crate) milestones: Milestones,
     /// The node's own counters over time.
     pub(crate) activity: NodeActivity,
     /// The reason for which nothing can be decided, while that is so.
@@ -149,6 +152,10 @@ impl<F: NodeFabric + Wait> Engine<F> {
         busy |= self.carry_out();
         busy |= self.deliver(now, run_delay);
         self.look_at_counters(now);
+        self.milestones.look_at_start(now, &self.watch, || self.core.bound().is_known());
+        if self.core.is_ended() {
+            self.milestones.look_at_end(now, &self.watch, || self.monitor.is_voter());
+        }
         self.look_after_states();
         busy |= self.return_to_group();
         if !self.core.is_ended()
@@ -237,7 +244,7 @@ impl<F: NodeFabric + Wait> Engine<F> {
                     for group in self.groups.values_mut() {
                         group.tell(ShardChange::End { undelivered: Vec::new(), reason: reason.clone() });
                     }
-                    self.watch.ended(reason);
+                    self.watch.say_ended(reason);
                 }
             }
         }
@@ -368,7 +375,7 @@ impl<F: NodeFabric + Wait> Engine<F> {
             Home::Engine(_) | Home::Thread(_) => group.control.admission().deadlines.next(),
             Home::Stuck(_) | Home::Ended => None,
         });
-        tasks.chain([self.core.deadline()]).min().unwrap_or(Time::MAX)
+        tasks.chain([self.core.deadline(), self.milestones.deadline()]).min().unwrap_or(Time::MAX)
     }
 
     fn status(&self) -> Status {
@@ -416,7 +423,7 @@ impl<F: NodeFabric + Wait> Engine<F> {
         for group in self.groups.values_mut() {
             group.tell(ShardChange::End { undelivered: Vec::new(), reason: EndReason::ShutDown });
         }
-        self.watch.ended(EndReason::ShutDown);
+        self.watch.say_ended(EndReason::ShutDown);
         self.core.end_pipe_slots(&EndReason::ShutDown);
         self.core.disconnect();
         let now = Time::boot_clock();
@@ -428,7 +435,8 @@ impl<F: NodeFabric> Drop for Engine<F> {
     /// Tells other threads of the end, which must not wait for ever if an application panicked on this thread. After an
     /// orderly end they know already.
     fn drop(&mut self) {
-        self.watch.ended(EndReason::Panicked);
+        self.watch.say_ended(EndReason::Panicked);
+        self.watch.say_left();
         self.core.end_pipe_slots(&EndReason::Panicked);
         self.log_writers.iter().for_each(|log_writer| log_writer.close());
     }

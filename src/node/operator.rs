@@ -1,10 +1,6 @@
 //! The questions and commands that a running node takes from operators and from its own program.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use crossbeam::channel::{Sender, bounded};
 use squall_fabric::{
@@ -16,11 +12,13 @@ use squall_view_log::Monitor;
 
 use crate::{
     clients::admin::{Admin, EmptiedShard, Farewell, Farewells, NodeCondition, StatusReport},
-    node::{engine::EngineRequest, room_thread::SharedRoom, watch::NodeWatch},
+    node::{
+        engine::EngineRequest,
+        milestones::VOTE_PATIENCE,
+        room_thread::SharedRoom,
+        watch::{NodeWatch, WatchState},
+    },
 };
-
-/// The longest time that a node that has left waits until it is no voter any more.
-const VOTE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The longest time that a forced view may take to be in operation.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
@@ -67,14 +65,9 @@ impl Operator {
 
     /// Waits until the node has left, for `limit` at most. Returns the reason of its end, if it has ended.
     pub(crate) fn wait_left(&self, limit: Option<Duration>) -> Option<EndReason> {
-        let reason = self.watch.wait_ended(limit)?;
-        // Others, if there are any, must be able to decide without it: the change of the voters follows a moment later.
-        let has_others = self.watch.view().is_some_and(|view| view.members.len() > 1);
-        let votes = || self.monitor.status().voters.iter().any(|(node, _)| *node == self.id);
-        let until = Instant::now() + limit.map_or(VOTE_PATIENCE, |limit| limit.min(VOTE_PATIENCE));
-        while reason == EndReason::Left && has_others && votes() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(2));
-        }
+        let reason = self.watch.wait(limit, WatchState::ended)?;
+        let patience = limit.map_or(VOTE_PATIENCE, |limit| limit.min(VOTE_PATIENCE));
+        self.watch.wait(Some(patience), WatchState::left);
         Some(reason)
     }
 }

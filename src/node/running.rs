@@ -15,6 +15,8 @@ use crate::{
         room_thread::RoomThread,
         scrub_thread::ScrubThread,
         status::{Status, ViewChangeTimes},
+        views::Views,
+        watch::WatchState,
     },
 };
 
@@ -58,6 +60,11 @@ impl Node {
         self.operator.watch.wait_view(Some(limit), which)
     }
 
+    /// Returns the views that this node installs from now on, the present one first.
+    pub fn views(&self) -> Views {
+        Views::new(Arc::clone(&self.operator.watch))
+    }
+
     /// Returns the times of this node's steps to its view.
     pub fn last_change(&self) -> ViewChangeTimes {
         self.operator.watch.change()
@@ -89,6 +96,16 @@ impl Node {
         self.operator.wait_left(Some(limit)).is_some()
     }
 
+    /// Begins to leave the group, as [`leave`](Node::leave) does, and returns a future of the reason for which this
+    /// node's part is over: [`EndReason::Left`] if it has left.
+    ///
+    /// The node leaves whether the future is awaited or dropped. It has no limit of its own, and does not keep the node
+    /// running.
+    pub fn begin_leave(&self) -> impl Future<Output = EndReason> + Send + use<> {
+        self.operator.tell(EngineRequest::Input(Input::Leave));
+        self.left()
+    }
+
     /// Ends the whole group: all members deliver what all have received, write it down where the group is durable, and
     /// leave. Waits until this node has, for `limit` at most, and returns whether it has.
     ///
@@ -100,6 +117,18 @@ impl Node {
     pub fn shutdown_group(&self, limit: Duration) -> bool {
         self.operator.tell(EngineRequest::Input(Input::Close));
         self.operator.wait_left(Some(limit)).is_some()
+    }
+
+    /// Begins to end the whole group, as [`shutdown_group`](Node::shutdown_group) does, and returns a future as
+    /// [`begin_leave`](Node::begin_leave) does.
+    pub fn begin_shutdown_group(&self) -> impl Future<Output = EndReason> + Send + use<> {
+        self.operator.tell(EngineRequest::Input(Input::Close));
+        self.left()
+    }
+
+    fn left(&self) -> impl Future<Output = EndReason> + Send + use<> {
+        let watch = Arc::clone(&self.operator.watch);
+        async move { watch.find(WatchState::left).await }
     }
 
     /// Declares a member gone, whatever this node sees of it: the others go on without it.
@@ -114,7 +143,14 @@ impl Node {
 
     /// Waits until the node's part in its groups is over, and returns the reason.
     pub fn wait_ended(&self) -> EndReason {
-        self.operator.watch.wait_ended(None).expect("without a limit it waits until then")
+        self.operator.watch.wait(None, WatchState::ended).expect("without a limit it waits until then")
+    }
+
+    /// Returns a future of the reason for which the node's part in its groups is over. It does not keep the node
+    /// running: after [`shutdown`](Node::shutdown) it resolves, too.
+    pub fn ended(&self) -> impl Future<Output = EndReason> + Send + use<> {
+        let watch = Arc::clone(&self.operator.watch);
+        async move { watch.find(WatchState::ended).await }
     }
 
     /// Returns the current state of the node and its groups. None while the engine does not answer, because it has

@@ -18,7 +18,7 @@ use crate::{
     clients::admin::{self, Admin, EmptiedShard, Farewell, NodeCondition, StatusReport},
     config::{Config, carrier::Carrier},
     fabric::port_identity,
-    node::{builder::StartError, operator::reload_keys, view_log},
+    node::{operator::reload_keys, start_error::StartError, view_log},
 };
 
 /// A node that votes on views and has no part in any group, so it holds no state. With a witness, two members survive

@@ -5,6 +5,7 @@ mod disks;
 mod durable;
 mod end;
 mod join;
+mod program;
 mod read;
 mod stress;
 mod submit;

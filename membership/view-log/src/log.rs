@@ -66,6 +66,12 @@ impl Monitor {
         self.shared.lock().status.clone()
     }
 
+    /// Whether this node is a voter.
+    pub fn is_voter(&self) -> bool {
+        let state = self.shared.lock();
+        state.status.voters.iter().any(|(node, _)| *node == state.me.node)
+    }
+
     /// The reason for which the log has stopped, if it has.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.lock().failure.clone()
