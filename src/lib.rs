@@ -121,7 +121,11 @@ pub use durable::{
     status::{AsideStatus, LogStatus, ScrubStatus},
 };
 pub use fabric::FabricError;
-pub use group::{control::GroupCounts, handle::Group, sharded::Sharded};
+pub use group::{
+    control::GroupCounts,
+    handle::{Group, WeakGroup},
+    sharded::Sharded,
+};
 pub use node::{
     builder::NodeBuilder,
     onepipe,

@@ -6,7 +6,7 @@ use std::{
     io::Read as ReadBytes,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -37,7 +37,10 @@ use crate::{
         log_writer::{DiskLog, LogWriter},
         recovery::{self, Rebuilt, RecoverError},
     },
-    group::{handle::Group, log_source::LogSource},
+    group::{
+        handle::{Group, WeakGroup},
+        log_source::LogSource,
+    },
     replica::{replica_cell::ReplicaCell, schema::Schema, service::Service},
     state_transfer::{
         control::ReplicaControl,
@@ -114,13 +117,25 @@ pub(crate) type Controls = BTreeMap<ShardId, Arc<dyn GroupControl>>;
 
 /// Declares a group: returns its handle, and the specification that the node's start brings to life.
 pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> (Group<S>, Box<dyn GroupSpec>) {
+    new_group_with(name, config, |_| service)
+}
+
+/// Declares a group, as [`new_group`] does, whose service is made with a handle of the group.
+pub(crate) fn new_group_with<S: Service>(
+    name: &str,
+    config: &Config,
+    service: impl FnOnce(WeakGroup<S>) -> S,
+) -> (Group<S>, Box<dyn GroupSpec>) {
     let options = config.group(name);
     let backoff = BackoffProfile::caller(config.spin(), CoreBudget::of_this_host(config.members_here()));
     let admission = Arc::new(Admission::new(name.to_owned(), backoff, options.mode == Mode::Durable));
     let shared = Arc::new(GroupShared { admission, replies: ReplySlots::new(options.max_waiting) });
-    let reads = Arc::new(Reads::new(Arc::new(ReplicaCell::new(service))));
     let mode = options.mode;
     let history = History::new(name, (mode == Mode::Durable).then(|| Policy::of(&options)));
+    let reads = Arc::new_cyclic(|reads| {
+        let (shared, reads, history) = (Arc::clone(&shared), Weak::clone(reads), Arc::clone(&history));
+        Reads::new(Arc::new(ReplicaCell::new(service(WeakGroup { shared, reads, history, mode }))))
+    });
     let group = Group { shared, reads, history, mode };
     (group.clone(), Box::new(group))
 }

@@ -1,6 +1,6 @@
 //! A group's handle.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use squall_ordered::Mode;
 
@@ -39,6 +39,38 @@ pub struct Group<R: Service> {
     pub(super) reads: Arc<Reads<R>>,
     pub(super) history: Arc<History>,
     pub(super) mode: Mode,
+}
+
+/// A handle to a group for the group's own service, which does not keep the replica: a [`Group`] inside its own service
+/// would never be dropped, and neither would the service.
+///
+/// See [`NodeBuilder::group_with`](crate::NodeBuilder::group_with).
+#[derive(derive_more::Debug)]
+#[debug("WeakGroup({:?})", self.shared.admission.name)]
+pub struct WeakGroup<R: Service> {
+    pub(super) shared: Arc<GroupShared<R::Reply>>,
+    pub(super) reads: Weak<Reads<R>>,
+    pub(super) history: Arc<History>,
+    pub(super) mode: Mode,
+}
+
+impl<R: Service> WeakGroup<R> {
+    /// Returns the group's handle. None before the service is made, and once all handles are dropped and the node has
+    /// ended.
+    ///
+    /// A thread of the service drops it between its uses: as long as it lives, so does the service.
+    pub fn upgrade(&self) -> Option<Group<R>> {
+        let reads = self.reads.upgrade()?;
+        let WeakGroup { shared, history, mode, .. } = self;
+        Some(Group { shared: Arc::clone(shared), reads, history: Arc::clone(history), mode: *mode })
+    }
+}
+
+impl<R: Service> Clone for WeakGroup<R> {
+    fn clone(&self) -> WeakGroup<R> {
+        let WeakGroup { shared, reads, history, mode } = self;
+        WeakGroup { shared: Arc::clone(shared), reads: Weak::clone(reads), history: Arc::clone(history), mode: *mode }
+    }
 }
 
 impl<R: Replicated> Group<R> {

@@ -33,8 +33,8 @@ use crate::{
     },
     fabric::{NodeFabric, port_identity},
     group::{
-        control::{Controls, GroupControl, GroupSpec, new_group},
-        handle::Group,
+        control::{Controls, GroupControl, GroupSpec, new_group, new_group_with},
+        handle::{Group, WeakGroup},
         sharded::Sharded,
     },
     node::{
@@ -87,6 +87,17 @@ impl NodeBuilder {
     /// The handle works once the node has started.
     pub fn group<R: Replicated>(&mut self, name: &str, service: R) -> Group<R> {
         self.group_of(name, service)
+    }
+
+    /// Declares a group, as [`group`](NodeBuilder::group) does, whose service is made with a handle of the group: for a
+    /// service that itself submits commands or reads.
+    ///
+    /// The handle works once the node has started. Inside `apply` nothing can be waited for, so a service there sends
+    /// with [`try_send`](Group::try_send), and waits on a thread or task of its own.
+    pub fn group_with<R: Replicated>(&mut self, name: &str, service: impl FnOnce(WeakGroup<R>) -> R) -> Group<R> {
+        let (group, spec) = new_group_with(name, &self.config, service);
+        self.groups.push(spec);
+        group
     }
 
     /// Declares a group, as [`group`](NodeBuilder::group) does, which also serves [clients](crate::client): programs

@@ -4,7 +4,7 @@ use std::{fs, net::TcpListener, pin::pin, time::Instant};
 
 use super::*;
 use crate::{
-    ConfigBuilder, Node, Starting,
+    ConfigBuilder, Node, Starting, WeakGroup,
     admin::{NodeCondition, WaitReport},
     config::Backend,
 };
@@ -106,4 +106,44 @@ fn a_program_awaits_views_a_leave_and_the_end() {
     assert_eq!(block_on(ended), EndReason::ShutDown);
     assert_eq!(block_on(views.next()), None);
     assert_eq!(blocking.wait_next(PATIENCE), Err(EndReason::ShutDown));
+}
+
+/// Halves each number that it is sent, until nothing is left.
+struct Halver {
+    own: WeakGroup<Halver>,
+    applied: u64,
+    /// A sign that the service lives.
+    _lives: Arc<()>,
+}
+
+impl Replicated for Halver {
+    type Command = u64;
+    type Reply = u64;
+
+    fn apply(&mut self, number: &Archived<u64>, _: &Applied) -> u64 {
+        self.applied += 1;
+        let half = number.to_native() / 2;
+        if half > 0 {
+            self.own.upgrade().expect("the group lives").try_send(&half).expect("there is room");
+        }
+        self.applied
+    }
+}
+
+#[test]
+fn a_service_uses_its_own_group_and_goes_with_it() {
+    let lives = Arc::new(());
+    let mut node = Node::builder(named("own", 1).backend(Backend::Shm).members([1]).build().unwrap());
+    let halver = |own: WeakGroup<Halver>| {
+        assert!(own.upgrade().is_none(), "its service is not made yet");
+        Halver { own, applied: 0, _lives: Arc::clone(&lives) }
+    };
+    let group = node.group_with("halver", halver);
+    let node = node.start().expect("it starts");
+    assert_eq!(group.submit(&8).wait(), Ok(1));
+    until("all halves are applied", || group.read(|halver| halver.applied).wait() == Ok(4));
+    node.shutdown();
+    assert_eq!(group.peek(|halver| halver.applied).wait(), Ok(4));
+    drop(group);
+    assert_eq!(Arc::strong_count(&lives), 1, "the service is still there");
 }
