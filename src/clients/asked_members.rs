@@ -12,7 +12,7 @@ use squall_fabric::{NodeId, sync::Lock};
 use squall_services::{Caller, DialTarget};
 
 use crate::clients::{
-    client::{ClientError, Driver, LazyDriver},
+    client::{ClientError, Driver, LazyDriver, SILENCE},
     contacts::Contacts,
     wire::{Members, ShardName},
 };
@@ -51,7 +51,7 @@ impl AskedMembers {
     /// Notes the node's start: from now on it can ask others. `first` are the nodes that it knows before any view, and
     /// `max_waiting` the number of calls that may wait for any of them.
     pub(crate) fn start(&self, caller: Caller, first: Vec<DialTarget>, max_waiting: usize) {
-        self.any.start(caller.clone(), Contacts::new(first, fastrand::usize(..)), max_waiting);
+        self.any.start(caller.clone(), Contacts::new(first, fastrand::usize(..)), max_waiting, Ok(SILENCE));
         assert!(self.caller.set(caller).is_ok(), "a node starts once");
     }
 
@@ -99,7 +99,7 @@ impl AskedMembers {
         }
         let contact = DialTarget { node: Some(member), addresses: peer.addresses.clone() };
         let contacts = Contacts::new(vec![contact], 0).only(member);
-        let driver = Arc::new(Driver::start(&self.name, contacts, caller.clone(), MAX_WAITING)?);
+        let driver = Arc::new(Driver::start(&self.name, contacts, caller.clone(), MAX_WAITING, SILENCE)?);
         peer.driver = Some(Arc::clone(&driver));
         Ok(driver)
     }

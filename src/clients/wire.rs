@@ -17,7 +17,10 @@
 //!    ◀────────────────────────── Pong
 //! ```
 
-use std::io::{Read, Write};
+use std::{
+    io::{Read, Write},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use squall_services::frame::{self, FrameError};
@@ -26,6 +29,9 @@ use crate::calls::session::{Refusal, RequestOutcome, SessionId};
 
 /// The version of these messages.
 pub(crate) const VERSION: u32 = 4;
+
+/// The time of a client's silence after which a node closes the connection. Clients ping more often.
+pub(crate) const NODE_SILENCE: Duration = Duration::from_secs(30);
 
 /// The size of a frame besides the command, query, reply or answer in it, in bytes; and the longest of all other
 /// frames.

@@ -7,7 +7,6 @@ use squall_ordered::Mode;
 use super::{
     Backend, Config, ConfigError, Security, Spin, TcpOptions, ValuePlace, VerbsOptions,
     draft::{Draft, GroupDraft},
-    security::Protection,
     settings::{GroupSettings, NodeSettings, Setting},
 };
 
@@ -74,17 +73,7 @@ impl ConfigBuilder {
 
     /// Sets the protection of the node's port. `{id}` in a path stands for the node's id.
     pub fn security(mut self, security: Security) -> ConfigBuilder {
-        let node = &mut self.draft.node;
-        let (protection, keys) = match security {
-            Security::LoopbackOnly => (None, None),
-            Security::None => (Some(Protection::None), None),
-            Security::Tls(keys) => (Some(Protection::Tls), Some(keys)),
-        };
-        node.security.value = protection;
-        (node.crl.value, node.denied.value) =
-            keys.as_ref().map_or((None, None), |keys| (keys.crl.clone(), keys.denied.clone()));
-        (node.ca.value, node.certificate.value, node.key.value) =
-            keys.map_or((None, None, None), |keys| (Some(keys.ca), Some(keys.certificate), Some(keys.key)));
+        self.draft.set_security(security);
         self
     }
 

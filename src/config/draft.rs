@@ -1,6 +1,6 @@
 //! A configuration as it was given, and the check of it.
 
-use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive, time::Duration};
+use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use squall_fabric::NodeId;
 use squall_ordered::Mode;
@@ -9,7 +9,7 @@ use squall_sst::ring;
 use super::{
     Config, ConfigError, GroupConfig, ValuePlace,
     carrier::Carrier,
-    security::SharedIdentity,
+    security::{Protection, Security, SharedIdentity},
     settings::{GroupSettings, NodeSettings, Setting},
 };
 
@@ -59,6 +59,47 @@ impl Draft {
     pub(super) fn new(place: &ValuePlace) -> Draft {
         let addresses = Setting::new("addresses".into(), place);
         Draft { node: NodeSettings::new("", place), addresses, groups: BTreeMap::new() }
+    }
+
+    /// Sets the protection, whatever was set before.
+    pub(super) fn set_security(&mut self, security: Security) {
+        let (protection, keys) = match security {
+            Security::LoopbackOnly => (None, None),
+            Security::None => (Some(Protection::None), None),
+            Security::Tls(keys) => (Some(Protection::Tls), Some(keys)),
+        };
+        let node = &mut self.node;
+        (node.security.value, node.security_mode.value) = (protection, None);
+        let (keys, lists) = match keys {
+            None => ([None, None, None], [None, None]),
+            Some(keys) => ([Some(keys.ca), Some(keys.certificate), Some(keys.key)], [keys.crl, keys.denied]),
+        };
+        let settings = [&mut node.ca, &mut node.certificate, &mut node.key, &mut node.crl, &mut node.denied];
+        for (setting, path) in settings.into_iter().zip(keys.into_iter().chain(lists)) {
+            // Relative to the program, and not to a file.
+            (setting.value, setting.place) = (path, ValuePlace::Builder);
+        }
+    }
+
+    /// Returns the draft of a program that is no node, with its own protection if there is one. It needs no id.
+    pub(super) fn for_client(mut self, security: Option<Security>) -> Result<Draft, ConfigError> {
+        if let Some(security) = security {
+            self.set_security(security);
+        }
+        let node = &mut self.node;
+        if node.id.value.is_some() {
+            return Ok(self);
+        }
+        for path in [&node.ca, &node.certificate, &node.key, &node.crl, &node.denied] {
+            let is_shared = |path: &PathBuf| path.to_str().is_some_and(|text| text.contains("{id}"));
+            let problem = "has `{id}` in it, and a client has no id: give the client's own keys, or set SQUALL_ID";
+            path.check(|path| !is_shared(path), |_| problem)?;
+        }
+        // What concerns the node itself is checked for one of the members, and not used.
+        let listed = node.members.value.as_ref().and_then(|members| members.first());
+        let addressed = || self.addresses.value.as_ref()?.keys().next();
+        node.id.value = Some(listed.or_else(addressed).copied().unwrap_or(NodeId::nameless().0));
+        Ok(self)
     }
 
     pub(super) fn check(&self) -> Result<Config, ConfigError> {

@@ -338,6 +338,11 @@ impl Config {
         draft.check()
     }
 
+    /// Loads as [`load`](Config::load) does, for a program that is no node, with its own protection if there is one.
+    pub(crate) fn load_for_client(path: &Path, security: Option<Security>) -> Result<Config, ConfigError> {
+        draft_of(path)?.for_client(security)?.check()
+    }
+
     /// Reads TOML, without the environment. Fails if the text is no such TOML, or if a value is missing or not
     /// possible.
     pub fn from_toml(text: &str) -> Result<Config, ConfigError> {

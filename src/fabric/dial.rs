@@ -1,10 +1,21 @@
 //! The dialing of nodes as a configuration says.
 
-use squall_fabric::NodeId;
+use squall_fabric::{NodeId, net};
 use squall_services::{Caller, DialTarget};
 
 use super::{FabricError, net_config};
-use crate::config::{self, Config, carrier::Carrier};
+use crate::config::{self, Config, Security, carrier::Carrier};
+
+/// A caller of a cluster's ports with keys of its own, which need not be a node.
+pub(crate) fn network_caller(cluster: impl Into<String>, security: &Security) -> Result<Caller, FabricError> {
+    let (cluster, loaded) = (cluster.into(), security.load()?);
+    if let (net::Security::Tls(identity), Security::Tls(keys)) = (&loaded, security)
+        && !identity.is_for(&cluster)
+    {
+        return Err(FabricError::OtherCluster { certificate: keys.certificate.display().to_string(), cluster });
+    }
+    Ok(Caller::on_network(cluster, loaded.node().unwrap_or_else(NodeId::nameless), loaded))
+}
 
 impl Config {
     /// Returns the identity with which the node dials others.

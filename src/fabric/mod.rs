@@ -1,6 +1,6 @@
 //! Opening the fabric that a configuration asks for.
 
-mod dial;
+pub(crate) mod dial;
 
 use std::time::Duration;
 

@@ -72,6 +72,12 @@ impl World {
         Identity::load(&self.files(owner).of(owner.clone())).expect("its keys are good")
     }
 
+    /// The protection of a caller with these keys.
+    fn protection(&self, identity: &Identity) -> Security {
+        let owner = identity.principal();
+        Security::Tls(self.files(owner).of(owner.clone()))
+    }
+
     fn config(&self, id: u32) -> Config {
         let owner = Principal::Member(NodeId(id));
         let config = Config::builder(&self.cluster, id).backend(Backend::Tcp);
@@ -91,14 +97,17 @@ impl World {
     }
 
     fn client(&self, identity: &Identity) -> Client<RecordLog> {
-        let security = NetSecurity::Tls(identity.clone());
-        let config = ClientConfig::on_network(&self.cluster, &self.addresses, security).with_timeout(PATIENCE);
-        Client::connect(&config, GROUP).expect("it has a thread")
+        let config = ClientConfig::on_network(&self.cluster, &self.addresses, &self.protection(identity));
+        Client::connect(&config.expect("its keys are good").with_timeout(PATIENCE), GROUP).expect("it has a thread")
     }
 
     fn operator(&self, identity: &Identity, at: &str) -> Result<AdminClient, String> {
+        self.operator_with(&self.protection(identity), at)
+    }
+
+    fn operator_with(&self, security: &Security, at: &str) -> Result<AdminClient, String> {
         let address = at.parse().expect("it is one");
-        let target = Target::at(&self.cluster, &address, NetSecurity::Tls(identity.clone()));
+        let target = Target::at(&self.cluster, &address, security).expect("its keys are good");
         AdminClient::connect(&target, PATIENCE).map_err(|error| error.to_string())
     }
 
@@ -145,9 +154,8 @@ impl Called {
                 asked.map(drop).map_err(|error| error.to_string()).or_else(must_be_denial)
             }
             Call::Log => {
-                let security = NetSecurity::Tls(identity.clone());
-                let config = ClientConfig::on_network(&world.cluster, [&self.node], security);
-                let read = LogClient::new(&config, GROUP).status();
+                let config = ClientConfig::on_network(&world.cluster, [&self.node], &world.protection(identity));
+                let read = LogClient::new(&config.expect("its keys are good"), GROUP).status();
                 read.map(drop).map_err(|error| error.to_string()).or_else(must_be_denial)
             }
         }
@@ -342,11 +350,12 @@ fn a_ca_and_all_keys_are_replaced_under_load_and_no_call_fails() {
         done.store(true, Ordering::Relaxed);
     });
     assert_eq!(epochs(), before, "no member was dropped");
-    let stale = {
-        let keys = world.authority.issue(alice, 1).expect("keys");
-        Identity::from_pem(world.authority.certificate(), keys.certificate(), keys.key()).expect("they are good")
-    };
-    assert!(world.operator(&stale, &world.addresses[0]).is_err(), "the old CA is no longer trusted");
+    let stale = tempfile::tempdir().expect("a directory can be made");
+    let stale = Files::in_directory(stale.path());
+    world.authority.issue(alice.clone(), 1).and_then(|keys| keys.save(&stale, false)).expect("keys");
+    trust(&stale, &[&world.authority]);
+    let operator = world.operator_with(&Security::Tls(stale.of(alice)), &world.addresses[0]);
+    assert!(operator.is_err(), "the old CA is no longer trusted");
     let read = LogClient::new(&ClientConfig::of(&world.config(1)).expect("it has keys"), GROUP);
     assert!(read.at_contacts().read(Consistency::Linearizable, ..).is_ok());
 }

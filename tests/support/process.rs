@@ -19,9 +19,8 @@ use squall::{
     Config, Mode, Node, NodeId, Sharded,
     admin::{AdminClient, AdminError, ShardCondition, ShardReport, StatusReport, Target},
     client::ClientConfig,
-    config::{Backend, ConfigBuilder},
+    config::{Backend, ConfigBuilder, Security},
 };
-use squall_fabric::net::Security;
 use tempfile::TempDir;
 
 use crate::sum::Sum;
@@ -220,7 +219,9 @@ impl Cluster {
         let members = (1..=self.addresses.len() as u32).map(NodeId);
         let clients = match self.backend {
             "shm" => ClientConfig::on_host(&self.name, members),
-            _ => ClientConfig::on_network(&self.name, &self.addresses, Security::LoopbackOnly),
+            _ => {
+                ClientConfig::on_network(&self.name, &self.addresses, &Security::LoopbackOnly).expect("it has no keys")
+            }
         };
         clients.with_timeout(PATIENCE)
     }
@@ -236,7 +237,7 @@ impl Cluster {
             "shm" => Target::on_host(&self.name, id),
             _ => {
                 let address = self.addresses[id as usize - 1].parse().expect("an address");
-                Target::at(&self.name, &address, Security::LoopbackOnly)
+                Target::at(&self.name, &address, &Security::LoopbackOnly).expect("it has no keys")
             }
         };
         AdminClient::connect(&target, PATIENCE)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use squall::keys::Files;
+use squall::keys::{Files, KeyFiles};
 use squall_command::CommandError;
 use squall_fabric::{
     NodeId,
@@ -61,23 +61,24 @@ impl ProtectionArgs {
 
     fn identity(&self, directory: &Path, node_option: &str) -> Result<Identity, CommandError> {
         let owner = self.node.map(|node| Principal::Member(NodeId(node)));
-        identity(directory, owner, &[Role::Member], node_option)
+        let files = key_files(directory, owner, &[Role::Member], node_option)?;
+        Identity::load(&files).map_err(CommandError::usage)
     }
 }
 
-/// Reads the keys of an owner from a directory. If none is named, it is the only owner of the first of these roles that
-/// has keys there. `option` is the option that names an owner.
-pub(crate) fn identity(
+/// Returns the files of an owner's keys in a directory. If none is named, it is the only owner of the first of these
+/// roles that has keys there. `option` is the option that names an owner.
+pub(crate) fn key_files(
     directory: &Path,
     owner: Option<Principal>,
     roles: &[Role],
     option: &str,
-) -> Result<Identity, CommandError> {
+) -> Result<KeyFiles, CommandError> {
     let owner = match owner {
         Some(owner) => owner,
         None => only_owner(directory, roles, option).map_err(CommandError::Usage)?,
     };
-    Identity::load(&Files::in_directory(directory).of(owner)).map_err(CommandError::usage)
+    Ok(Files::in_directory(directory).of(owner))
 }
 
 /// Returns the owner whose key a directory has. An error if there is none of these roles, or more than one.

@@ -9,15 +9,15 @@ use clap::Args;
 use squall::{
     Config, ConfigError,
     admin::{AdminClient, Fleet, Target},
-    config::{Address, NameError, check_name},
+    config::{Address, KeyFiles, NameError, Security, check_name},
 };
 use squall_command::CommandError;
 use squall_fabric::{
     NodeId,
-    net::{Identity, Principal, Role, Security},
+    net::{Principal, Role},
 };
 
-use crate::protection::{Unprotected, identity};
+use crate::protection::{Unprotected, key_files};
 
 /// The time that a node may take to answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -52,7 +52,9 @@ impl TargetArgs {
     pub(crate) fn target(&self) -> Result<Target, CommandError> {
         if let Some(cluster) = &self.cluster {
             return match (&self.address, self.node) {
-                (Some(address), _) => Ok(Target::at(cluster, address, self.keys.security(&ROLES)?)),
+                (Some(address), _) => {
+                    Target::at(cluster, address, &self.keys.security(&ROLES)?).map_err(CommandError::usage)
+                }
                 (None, Some(node)) => Ok(Target::on_host(cluster, node)),
                 (None, None) => Err(CommandError::Usage("give --node or --address with --cluster".into())),
             };
@@ -61,12 +63,10 @@ impl TargetArgs {
             return Err(CommandError::Usage("give --config, or --cluster with --node or --address".into()));
         };
         let config = load(path, self.id).map_err(CommandError::usage)?;
-        if let Some(identity) = self.keys.identity(&ROLES)? {
-            return Ok(Target::of_config_with(&config, self.address.as_ref(), Security::Tls(identity)));
-        }
-        match &self.address {
-            Some(address) => Target::of_config_at(&config, address),
-            None => Target::of(&config),
+        match (self.keys.files(&ROLES)?, &self.address) {
+            (Some(keys), address) => Target::of_config_with(&config, address.as_ref(), &Security::Tls(keys)),
+            (None, Some(address)) => Target::of_config_at(&config, address),
+            (None, None) => Target::of(&config),
         }
         .map_err(CommandError::usage)
     }
@@ -105,17 +105,17 @@ pub(crate) struct KeysArgs {
 impl KeysArgs {
     /// The protection that the options ask for, with keys of the first of these roles that has some.
     pub(crate) fn security(&self, roles: &[Role]) -> Result<Security, CommandError> {
-        Ok(match (self.identity(roles)?, self.security) {
-            (Some(identity), _) => Security::Tls(identity),
+        Ok(match (self.files(roles)?, self.security) {
+            (Some(keys), _) => Security::Tls(keys),
             (None, Some(Unprotected::None)) => Security::None,
             (None, None) => Security::LoopbackOnly,
         })
     }
 
     /// The keys in the directory that is named, if one is.
-    pub(crate) fn identity(&self, roles: &[Role]) -> Result<Option<Identity>, CommandError> {
-        let load = |directory: &PathBuf| identity(directory, self.keys_of.clone(), roles, "--keys-of");
-        self.keys.as_ref().map(load).transpose()
+    pub(crate) fn files(&self, roles: &[Role]) -> Result<Option<KeyFiles>, CommandError> {
+        let find = |directory: &PathBuf| key_files(directory, self.keys_of.clone(), roles, "--keys-of");
+        self.keys.as_ref().map(find).transpose()
     }
 }
 

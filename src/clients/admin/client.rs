@@ -2,14 +2,18 @@
 
 use std::{io, time::Duration};
 
-use squall_fabric::{NodeId, net::Security};
+use squall_fabric::NodeId;
 use squall_services::{
     Caller, ControlError, ControlStream, DialTarget, Service,
     frame::{self, FrameError},
 };
 
 use super::{EmptiedShard, Reply, Request, StatusReport, WORDS};
-use crate::{Config, FabricError, config::Address};
+use crate::{
+    Config, FabricError,
+    config::{Address, Security},
+    fabric::dial::network_caller,
+};
 
 /// The node to ask, and the identity of the caller.
 #[derive(Clone, Debug)]
@@ -68,18 +72,21 @@ impl Target {
         Target { caller: Caller::on_host(cluster, NodeId(u32::MAX)), contact: DialTarget::on_host(NodeId(node)) }
     }
 
-    /// Targets the node of a cluster that listens at an address, with the keys of an operator or a node.
-    pub fn at(cluster: impl Into<String>, address: &Address, security: Security) -> Target {
-        let node = security.node().unwrap_or_else(NodeId::nameless);
-        Target { caller: Caller::on_network(cluster, node, security), contact: DialTarget::at(address) }
+    /// Targets the node of a cluster that listens at an address, with the keys of an operator or a node. Fails if these
+    /// can't be used.
+    pub fn at(cluster: impl Into<String>, address: &Address, security: &Security) -> Result<Target, FabricError> {
+        Ok(Target { caller: network_caller(cluster, security)?, contact: DialTarget::at(address) })
     }
 
     /// Targets the node that a configuration describes, or the node of its cluster that listens at an address, with the
-    /// caller's own keys.
-    pub fn of_config_with(config: &Config, address: Option<&Address>, security: Security) -> Target {
-        let node = security.node().unwrap_or_else(NodeId::nameless);
+    /// caller's own keys. Fails if these can't be used.
+    pub fn of_config_with(
+        config: &Config,
+        address: Option<&Address>,
+        security: &Security,
+    ) -> Result<Target, FabricError> {
         let contact = address.map_or_else(|| config.contact(config.id()), DialTarget::at);
-        Target { caller: Caller::on_network(config.cluster(), node, security), contact }
+        Ok(Target { caller: network_caller(config.cluster(), security)?, contact })
     }
 
     /// Targets the node of a configuration's cluster that listens at an address, as the node that the configuration

@@ -25,11 +25,11 @@ use crate::{
     },
 };
 
-/// The time for which a connection may be silent before the client pings the node.
-const PING: Duration = Duration::from_secs(1);
+/// The time of silence after which a connection is given up, unless another one is set.
+pub(crate) const SILENCE: Duration = Duration::from_secs(3);
 
-/// The time of silence after which a connection is given up.
-const SILENCE: Duration = Duration::from_secs(3);
+/// The number of pings in that time.
+const PINGS: u32 = 3;
 
 #[derive(Debug)]
 enum ConnectionState {
@@ -78,6 +78,8 @@ pub(crate) struct ClientCore {
     contacts: Contacts,
     /// The number of the group's shards, once a node has told it.
     shards: Option<u32>,
+    /// The time of silence after which a connection is given up.
+    silence: Duration,
     link: ConnectionState,
     /// The time at which the connection last brought something; and the time of the next ping.
     heard: Time,
@@ -107,6 +109,7 @@ impl ClientCore {
             group,
             contacts,
             shards: None,
+            silence: SILENCE,
             link: ConnectionState::Down(Time::ZERO),
             heard: Time::ZERO,
             ping_at: Time::ZERO,
@@ -123,6 +126,11 @@ impl ClientCore {
             random,
             trouble: "no member has been reached yet".to_owned(),
         }
+    }
+
+    /// Sets the time of silence after which a connection is given up.
+    pub(crate) fn with_silence(self, silence: Duration) -> ClientCore {
+        ClientCore { silence, ..self }
     }
 
     /// Takes a new call.
@@ -152,7 +160,7 @@ impl ClientCore {
     pub(crate) fn connected(&mut self, now: Time, out: &mut Vec<ClientEffect>) {
         self.link = ConnectionState::Greeting;
         self.heard = now;
-        self.ping_at = now + PING;
+        self.ping_at = now + self.silence / PINGS;
         out.push(ClientEffect::Send(ToNode::Hello { version: VERSION, group: self.group.clone() }));
     }
 
@@ -296,9 +304,9 @@ impl ClientCore {
         }
         match self.link {
             ConnectionState::Down(at) if at <= now && self.is_needed() => self.dial(now, out),
-            ConnectionState::Greeting | ConnectionState::Up if now.since(self.heard) >= SILENCE => {
+            ConnectionState::Greeting | ConnectionState::Up if now.since(self.heard) >= self.silence => {
                 out.push(ClientEffect::HangUp);
-                let why = format!("a member said nothing for {} s", SILENCE.as_secs());
+                let why = format!("a member said nothing for {:?}", self.silence);
                 self.broken(now, why, out);
             }
             ConnectionState::Up => self.go_on(now, out),
@@ -311,13 +319,16 @@ impl ClientCore {
         let link = match self.link {
             ConnectionState::Down(at) if self.is_needed() => Some(at),
             ConnectionState::Down(_) | ConnectionState::Dialing => None,
-            ConnectionState::Greeting => Some(self.heard + SILENCE),
+            ConnectionState::Greeting => Some(self.heard + self.silence),
             ConnectionState::Up => {
                 let session = match self.session {
                     ClientSession::Refused(at) if !self.queued.is_empty() => Some(at),
                     _ => None,
                 };
-                [Some(self.heard + SILENCE), Some(self.ping_at), self.again_at, session].into_iter().flatten().min()
+                [Some(self.heard + self.silence), Some(self.ping_at), self.again_at, session]
+                    .into_iter()
+                    .flatten()
+                    .min()
             }
         };
         self.deadlines.first().map(|(deadline, _)| *deadline).into_iter().chain(link).min()
@@ -389,7 +400,7 @@ impl ClientCore {
             ClientSession::Opening(_) => {}
         }
         if self.ping_at <= now {
-            self.ping_at = now + PING;
+            self.ping_at = now + self.silence / PINGS;
             out.push(ClientEffect::Send(ToNode::Ping));
         }
     }

@@ -61,10 +61,11 @@ impl Driver {
         contacts: Contacts,
         caller: Caller,
         max_waiting: usize,
+        silence: Duration,
     ) -> Result<Driver, ClientError> {
         let (events, to_core) = unbounded();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let core = ClientCore::new(shard.to_owned(), contacts, fastrand::Rng::new());
+        let core = ClientCore::new(shard.to_owned(), contacts, fastrand::Rng::new()).with_silence(silence);
         let threads = Threads {
             core,
             caller,

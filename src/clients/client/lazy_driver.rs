@@ -20,8 +20,15 @@ use crate::clients::{contacts::Contacts, query::Portable, wire::Members};
 pub(crate) struct LazyDriver {
     /// The shard's [name](crate::clients::wire::ShardName).
     name: String,
-    way: OnceLock<(Caller, Contacts, usize)>,
+    way: OnceLock<DriverWay>,
     state: Lock<LazyState>,
+}
+
+struct DriverWay {
+    caller: Caller,
+    contacts: Contacts,
+    max_waiting: usize,
+    silence: Result<Duration, ClientError>,
 }
 
 #[derive(Default)]
@@ -37,9 +44,17 @@ impl LazyDriver {
         LazyDriver { name, way: OnceLock::new(), state: Lock::default() }
     }
 
-    /// Gives it the nodes that can be called first, and the number of calls that may wait.
-    pub(crate) fn start(&self, caller: Caller, contacts: Contacts, max_waiting: usize) {
-        assert!(self.way.set((caller, contacts, max_waiting)).is_ok(), "it starts once");
+    /// Gives it the nodes that can be called first, the number of calls that may wait, and the time of silence after
+    /// which a connection is given up, or what is wrong with it.
+    pub(crate) fn start(
+        &self,
+        caller: Caller,
+        contacts: Contacts,
+        max_waiting: usize,
+        silence: Result<Duration, ClientError>,
+    ) {
+        let way = DriverWay { caller, contacts, max_waiting, silence };
+        assert!(self.way.set(way).is_ok(), "it starts once");
     }
 
     /// Takes the members of a view that this process' own node has installed.
@@ -56,11 +71,12 @@ impl LazyDriver {
         if let Some(driver) = &self.state.lock().driver {
             return Ok(Arc::clone(driver));
         }
-        let Some((caller, contacts, max_waiting)) = self.way.get() else {
+        let Some(DriverWay { caller, contacts, max_waiting, silence }) = self.way.get() else {
             return Err(ClientError::Start("call `NodeBuilder::start` first".to_owned()));
         };
         // A node's engine takes the lock, so nothing that takes long happens under it.
-        let started = Arc::new(Driver::start(&self.name, contacts.clone(), caller.clone(), *max_waiting)?);
+        let started =
+            Arc::new(Driver::start(&self.name, contacts.clone(), caller.clone(), *max_waiting, silence.clone()?)?);
         let mut state = self.state.lock();
         let driver = Arc::clone(state.driver.get_or_insert_with(|| Arc::clone(&started)));
         driver.learn(state.members.clone());

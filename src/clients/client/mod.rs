@@ -51,16 +51,16 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use rkyv::rancor;
 use squall_fabric::Time;
-pub use squall_fabric::net::Security;
 
 pub use self::{
     call::Call,
-    config::ClientConfig,
+    config::{ClientConfig, ClientConfigError},
     error::ClientError,
     shards::{Connecting, Shards},
 };
 pub(crate) use self::{
     call::{OwnSubmit, Resolve},
+    core::SILENCE,
     driver::Driver,
     effect::Ask,
     lazy_driver::LazyDriver,
@@ -117,7 +117,7 @@ pub(crate) trait OwnMember<R: QueryService>: Send + Sync {
 
 impl<R: QueryService> Client<R> {
     /// Makes a client of the group of this name. It connects by itself, with the first call and whenever it must later.
-    /// Fails only if the system gives no thread.
+    /// Fails only if the system gives no thread, or if the configuration's `silence` is out of its limits.
     pub fn connect(config: &ClientConfig, group: &str) -> Result<Client<R>, ClientError> {
         let client = Client::lazy(config, group);
         client.driver.get().map(|_| client)
@@ -127,7 +127,7 @@ impl<R: QueryService> Client<R> {
     /// call.
     fn lazy(config: &ClientConfig, shard: &str) -> Client<R> {
         let driver = LazyDriver::new(shard.to_owned());
-        driver.start(config.caller().clone(), config.contacts(), config.max_waiting);
+        driver.start(config.caller().clone(), config.contacts(), config.max_waiting, config.checked_silence());
         Client { driver: Arc::new(driver), timeout: config.timeout, own: None, service: PhantomData }
     }
 

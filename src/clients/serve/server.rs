@@ -32,12 +32,9 @@ use crate::{
     },
     clients::{
         asked_members::AskedMembers,
-        wire::{Members, ShardName, ToClient},
+        wire::{Members, NODE_SILENCE, ShardName, ToClient},
     },
 };
-
-/// The time of silence after which a client's connection is closed. Clients say something every second.
-const SILENCE: Duration = Duration::from_secs(30);
 
 /// The interval at which a node looks for clients and sessions that have gone.
 const ROUND: Duration = Duration::from_secs(1);
@@ -223,7 +220,7 @@ impl Server {
 
     pub(super) fn look_for_gone(&self, watches: &mut BTreeMap<(String, u32), SessionWatch>, now: Time) {
         for outbox in self.budget.connected() {
-            if outbox.is_silent(now, SILENCE) {
+            if outbox.is_silent(now, NODE_SILENCE) {
                 outbox.close();
             }
         }

@@ -4,13 +4,13 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use squall::{
-    Config, ConfigError, NodeId,
-    client::ClientConfig,
-    config::Address,
+    ConfigError, NodeId,
+    client::{ClientConfig, ClientConfigError},
+    config::{Address, Security},
     log_service::{LogClient, LogError},
 };
 use squall_command::CommandError;
-use squall_fabric::net::{Role, Security};
+use squall_fabric::net::Role;
 
 use crate::target::{KeysArgs, load, name};
 
@@ -71,22 +71,24 @@ impl ReachArgs {
     pub(super) fn client(&self) -> Result<ClientConfig, CommandError> {
         let client = match (&self.config, &self.cluster) {
             (Some(path), _) => {
-                let config = match load(path, self.id) {
-                    // A client is no node, so it need not say which one it is.
-                    Err(ConfigError::Value { key, .. }) if key == "id" => Config::load_as(path, 1),
-                    config => config,
+                let client = match self.keys.files(&ROLES)? {
+                    Some(keys) => ClientConfig::load_with(path, Security::Tls(keys)),
+                    None => match load(path, self.id) {
+                        // A client is no node, so it need not say which one it is.
+                        Err(ConfigError::Value { key, .. }) if key == "id" => ClientConfig::load(path),
+                        config => {
+                            config.map_err(ClientConfigError::from).and_then(|config| Ok(ClientConfig::of(&config)?))
+                        }
+                    },
                 };
-                let config = config.map_err(CommandError::usage)?;
-                match self.keys.identity(&ROLES)? {
-                    Some(identity) => ClientConfig::of_with(&config, Security::Tls(identity)),
-                    None => ClientConfig::of(&config).map_err(CommandError::usage)?,
-                }
+                client.map_err(CommandError::usage)?
             }
             (None, Some(cluster)) if !self.address.is_empty() => ClientConfig::on_network(
                 cluster,
                 self.address.iter().map(Address::to_string),
-                self.keys.security(&ROLES)?,
-            ),
+                &self.keys.security(&ROLES)?,
+            )
+            .map_err(CommandError::usage)?,
             (None, Some(_)) if self.node.is_empty() => {
                 return Err(CommandError::Usage("give some members' --node or --address with --cluster".into()));
             }

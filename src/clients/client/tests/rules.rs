@@ -148,6 +148,29 @@ fn a_command_that_the_group_would_not_take_is_refused_before_it_is_sent() {
 }
 
 #[test]
+fn a_client_pings_three_times_in_the_silence_after_which_it_gives_a_member_up() {
+    let contacts = Contacts::new(vec![DialTarget::on_host(NodeId(1))], 0);
+    let silence = Duration::from_secs(9);
+    let mut core = ClientCore::new("bank".into(), contacts, Rng::with_seed(1)).with_silence(silence);
+    let (start, mut out) = (Time::from_nanos(1), Vec::new());
+    core.call(start, CallId(1), Ask::Command(vec![1]), Time::from_nanos(1 << 60), &mut out);
+    core.connected(start, &mut out);
+    let welcome =
+        ToClient::Welcome { members: Members::default(), session_timeout_ms: 1 << 40, request_bytes: 1 << 20 };
+    core.heard(start, welcome, &mut out);
+    let (mut pings, mut gone) = (Vec::new(), None);
+    while let Some(now) = core.deadline().filter(|_| gone.is_none()) {
+        out.clear();
+        core.tick(now, &mut out);
+        if out.contains(&ClientEffect::Send(ToNode::Ping)) {
+            pings.push(now.since(start).as_secs());
+        }
+        gone = out.contains(&ClientEffect::HangUp).then(|| now.since(start));
+    }
+    assert_eq!((pings, gone), (vec![3, 6], Some(silence)));
+}
+
+#[test]
 fn a_call_that_a_certificate_does_not_permit_fails_at_once_and_others_go_on() {
     let contacts = Contacts::new(vec![DialTarget::on_host(NodeId(1))], 0);
     let mut core = ClientCore::new("bank".into(), contacts, Rng::with_seed(1));

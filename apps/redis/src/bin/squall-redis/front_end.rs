@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use squall::{
     Config, NodeId,
-    client::{Client, ClientConfig, Security},
-    keys::{ClientRights, Files, Identity, Principal},
+    client::{Client, ClientConfig},
+    config::Security,
+    keys::{ClientRights, Files, Principal},
 };
 use squall_command::say;
 use squall_redis::{
@@ -28,8 +29,8 @@ fn cluster_of(config: &Config, args: &FrontEndArgs) -> Result<ClientConfig, Stri
         return ClientConfig::of(config).map_err(|error| error.to_string());
     };
     let owner = Principal::Client(name.clone(), ClientRights::default());
-    let identity = Identity::load(&Files::in_directory(directory).of(owner)).map_err(|error| error.to_string())?;
-    Ok(ClientConfig::of_with(config, Security::Tls(identity)))
+    let keys = Security::Tls(Files::in_directory(directory).of(owner));
+    ClientConfig::of_with(config, &keys).map_err(|error| error.to_string())
 }
 
 /// Runs a front end until this process is asked to stop. Every failure is a sentence.
