@@ -18,7 +18,8 @@ pub enum SubmitError {
     Full,
     /// The message would never fit. Nothing was sent.
     #[error(
-        "a message of {bytes} bytes is larger than {max} bytes, all that is reserved for a sender: configure a larger bulk_reserve"
+        "a message of {bytes} bytes is larger than {max} bytes, the most that its group takes of a member or a client: divide it, \
+         or configure a larger bulk_reserve"
     )]
     TooLarge {
         /// The message's length, in bytes.

@@ -425,8 +425,8 @@ impl ClientCore {
             let Some(call) = self.calls.get_mut(&id) else { continue };
             if matches!(&call.ask, Ask::Command(command) if command.len() > self.request_bytes) {
                 let why = format!(
-                    "it is longer than {} bytes, which the group takes of a client; divide it, or configure a larger \
-                     limit (`bulk_reserve` of the group, `request_bytes` of its `ServeOptions`)",
+                    "it is longer than {} bytes, the most that the group takes of a client; divide it, or raise \
+                     `request_bytes` of its `ServeOptions`, up to what it takes of a member (`bulk_reserve`)",
                     self.request_bytes
                 );
                 self.deadlines.remove(&(call.deadline, id));

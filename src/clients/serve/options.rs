@@ -18,7 +18,9 @@ pub struct ServeOptions {
     pub reply_bytes: u32,
     /// The time after which a session ends whose client says nothing.
     pub session_timeout: Duration,
-    /// The longest command or query of a client, in bytes; a longer one ends its connection.
+    /// The longest command or query of a client, in bytes; a longer one ends its connection. The limit of the group,
+    /// [`max_message_bytes`](crate::config::GroupConfig::max_message_bytes), holds for clients' commands as well as for
+    /// members', so a higher value here permits no more.
     pub request_bytes: usize,
     /// The number of bytes that a client may leave unread; beyond, its connection ends, and it may come again.
     pub unread_bytes: usize,
