@@ -9,7 +9,7 @@ use rkyv::util::AlignedVec;
 use squall_fabric::NodeId;
 use squall_membership::{EndReason, ShardId};
 use squall_ordered::{
-    Message, Payload,
+    Message, Mode, Payload,
     log::{End, Hlc, Position},
 };
 
@@ -20,7 +20,7 @@ use crate::{
         submit::{GroupShared, Unapplied},
     },
     capture::exchange::StateExchange,
-    delivery::{pending_durable::PendingDurable, wakers::Wakers},
+    delivery::{GroupHandles, pending_durable::PendingDurable, ticks::Ticks, wakers::Wakers},
     replica::{
         poison::{Given, OnPanic},
         replicated::Stamp,
@@ -79,6 +79,7 @@ pub(super) struct ApplyContext<S: Service> {
     pub(super) in_order: bool,
     /// The group's time at the last message, if they do.
     pub(super) time: Hlc,
+    pub(super) ticks: Ticks<S::Reply>,
     pub(super) jobs: Vec<Job<S>>,
     pub(super) wakers: Wakers,
     pub(super) counts: Unpublished,
@@ -87,6 +88,34 @@ pub(super) struct ApplyContext<S: Service> {
 }
 
 impl<S: Service> ApplyContext<S> {
+    pub(super) fn new(me: NodeId, mode: Mode, group: GroupHandles<S>) -> ApplyContext<S> {
+        let GroupHandles { shared, reads, exchange, tally, log_writer } = group;
+        ApplyContext {
+            me,
+            shared,
+            reads,
+            exchange,
+            tally,
+            durable: log_writer.map(PendingDurable::new),
+            incoming: AlignedVec::new(),
+            scratch: AlignedVec::new(),
+            in_order: mode.is_ordered(),
+            time: Hlc(0),
+            ticks: Ticks::default(),
+            jobs: Vec::new(),
+            wakers: Wakers::new(),
+            counts: Unpublished::default(),
+            poison: None,
+        }
+    }
+
+    /// Asks the replica when it is to be woken. Members of an unordered group have no common time.
+    pub(super) fn look_at_clock(&mut self, service: &S) {
+        if self.in_order {
+            self.ticks.set(service.wake_at());
+        }
+    }
+
     /// Fails the linearizable reads that wait, and later ones.
     pub(super) fn refuse_reads(&mut self, why: Unavailable) {
         let error = ReadError::Unavailable { why };

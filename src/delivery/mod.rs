@@ -8,6 +8,7 @@ pub(crate) mod delivery_thread;
 mod pending_durable;
 pub(crate) mod shard_change;
 mod task;
+mod ticks;
 mod transfer_requests;
 mod view_part;
 mod wakers;
@@ -17,23 +18,17 @@ use std::{
     sync::Arc,
 };
 
-use rkyv::util::AlignedVec;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{EndReason, Epoch, Seq, ShardId, View};
-use squall_ordered::{
-    DeliverError, Mode, Ran, Tag, Undelivered,
-    log::{Hlc, Position},
-};
+use squall_ordered::{DeliverError, Mode, Ran, Tag, Undelivered, log::Position};
 use squall_runtime::blocking::Applying;
 
 use self::{
     apply::{Apply, FillBacklog, SkipApplied},
-    apply_context::{ApplyContext, Unpublished, fail, fail_read},
-    pending_durable::PendingDurable,
+    apply_context::{ApplyContext, fail, fail_read},
     shard_change::{Fate, Installed, ShardChange},
     transfer_requests::TransferRequests,
     view_part::{ReplicaPhase, SuspendedCopy, ViewPart, is_within, needs_replica, outcomes},
-    wakers::Wakers,
 };
 use crate::{
     calls::{
@@ -91,23 +86,6 @@ pub(crate) struct GroupHandles<S: Service> {
 
 impl<S: Service> Delivery<S> {
     pub(crate) fn new(me: NodeId, mode: Mode, replica: Arc<ReplicaCell<S>>, group: GroupHandles<S>) -> Delivery<S> {
-        let GroupHandles { shared, reads, exchange, tally, log_writer } = group;
-        let context = ApplyContext {
-            me,
-            shared,
-            reads,
-            exchange,
-            tally,
-            durable: log_writer.map(PendingDurable::new),
-            incoming: AlignedVec::new(),
-            scratch: AlignedVec::new(),
-            in_order: mode.is_ordered(),
-            time: Hlc(0),
-            jobs: Vec::new(),
-            wakers: Wakers::new(),
-            counts: Unpublished::default(),
-            poison: None,
-        };
         Delivery {
             me,
             mode,
@@ -118,7 +96,7 @@ impl<S: Service> Delivery<S> {
             requests: TransferRequests::default(),
             resubmission: Resubmission::default(),
             max_backlog_bytes: backlog::MAX_BYTES,
-            context,
+            context: ApplyContext::new(me, mode, group),
             ended: false,
         }
     }
@@ -178,7 +156,12 @@ impl<S: Service> Delivery<S> {
         if context.reads.any_peeks() {
             context.answer_peeks(service);
         }
+        context.look_at_clock(service);
         (ran, changed)
+    }
+
+    fn orders_ticks(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| part.orders_ticks(self.me))
     }
 
     /// Sends messages of earlier views, as far as there is room. Once all are sent, callers may send theirs.
@@ -218,6 +201,7 @@ impl<S: Service> Delivery<S> {
         if let Some(mut service) = self.replica.take() {
             let _applying = Applying::enter();
             changes.drain(..).for_each(|view| self.context.tell_view(&mut service, &view));
+            self.context.look_at_clock(&service);
         }
     }
 
@@ -462,7 +446,11 @@ impl<S: Service> Task for Delivery<S> {
         }
         // After the replies, so that one that came in time counts. Time goes on also while a reader holds the replica;
         // and a deadline that stayed due would keep this thread busy for nothing.
+        let orders_ticks = self.orders_ticks();
         let Delivery { context, .. } = self;
+        if orders_ticks {
+            context.ticks.step(now, context.time, &context.shared, S::tick());
+        }
         context.shared.admission.deadlines.expire(now, |waker| context.wakers.push(waker));
         context.publish();
         context.wakers.flush();
@@ -472,7 +460,8 @@ impl<S: Service> Task for Delivery<S> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.context.shared.admission.deadlines.next()
+        let ticks = self.context.ticks.deadline().filter(|_| self.orders_ticks());
+        self.context.shared.admission.deadlines.next().into_iter().chain(ticks).min()
     }
 
     fn change(&mut self, change: ShardChange) {

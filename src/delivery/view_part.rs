@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use squall_fabric::NodeId;
 use squall_membership::{Epoch, OrderEnd, Seq, ShardState, ShardView};
 use squall_ordered::{
     Deliver, DeliverError, Deliverer, Message, Mode, Payload, Submitter, Undelivered,
@@ -73,6 +74,12 @@ impl ViewPart {
             ReplicaPhase::Complete { .. } => ReplicaStatus::Complete,
             ReplicaPhase::Incomplete { .. } => ReplicaStatus::Incomplete { fetch: requests.fetch },
         }
+    }
+
+    /// Whether node `me` is the one that orders the ticks.
+    pub(super) fn orders_ticks(&self, me: NodeId) -> bool {
+        let is_complete = matches!(self.phase, ReplicaPhase::Complete { .. });
+        is_complete && self.members.senders.first() == Some(&me) && self.unavailable().is_none()
     }
 
     /// The reason for which callers can't be let in.

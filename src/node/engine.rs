@@ -372,7 +372,9 @@ impl<F: NodeFabric + Wait> Engine<F> {
     /// The time at which something is due even if nothing happens.
     fn deadline(&self) -> Time {
         let tasks = self.groups.values().filter_map(|group| match &group.home {
-            Home::Engine(_) | Home::Thread(_) => group.control.admission().deadlines.next(),
+            Home::Engine(task) => task.deadline(),
+            // Its thread wakes itself for what else is due.
+            Home::Thread(_) => group.control.admission().deadlines.next(),
             Home::Stuck(_) | Home::Ended => None,
         });
         tasks.chain([self.core.deadline(), self.milestones.deadline()]).min().unwrap_or(Time::MAX)

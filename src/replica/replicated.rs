@@ -120,6 +120,21 @@ pub trait Replicated: Send + 'static {
     /// The first call tells of the view in which the group began. A replica that joins is told of the views that follow
     /// the one in which its state was captured.
     fn view_changed(&mut self, _change: &ViewChange) {}
+
+    /// Returns the time, in the [group's time](Applied::time), from which on the replica is to be
+    /// [woken](Replicated::woken); None if it waits for no time. It must follow from the replica's state alone.
+    ///
+    /// It is asked for after each batch of commands, so it must be quick. Members of unordered groups are never woken.
+    fn wake_at(&self) -> Option<Hlc> {
+        None
+    }
+
+    /// Wakes the replica, in order with commands: all replicas at the same place, whose time is at or behind
+    /// [`wake_at`](Replicated::wake_at). It may change the replica as `apply` may, by the same rules.
+    ///
+    /// It is called again until `wake_at` returns a later time, or none: mostly once a millisecond at most. It may be
+    /// late, by what the clock of the view's first sender is behind, and by a view change.
+    fn woken(&mut self, _at: &Applied) {}
 }
 
 /// The place in a group's history at which a command was applied.

@@ -3,10 +3,10 @@
 use std::io::{self, Read};
 
 use rkyv::{Archived, rancor, util::AlignedVec};
-use squall_ordered::{Message, Payload};
+use squall_ordered::{Message, Payload, log::Hlc};
 
 use crate::replica::{
-    replicated::{Replicated, Stamp},
+    replicated::{Applied, Replicated, Stamp},
     schema::Schema,
     snapshot::Snapshot,
     view_change::ViewChange,
@@ -69,6 +69,19 @@ pub trait Service: Send + 'static {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// The time at which the replica is to be woken, as [`Replicated::wake_at`] says.
+    fn wake_at(&self) -> Option<Hlc> {
+        None
+    }
+
+    /// The bytes of a message that says nothing but the group's time, which are no command.
+    fn tick() -> &'static [u8]
+    where
+        Self: Sized,
+    {
+        &[]
+    }
+
     /// Takes note of a view, as [`Replicated::view_changed`] does.
     fn view_changed(&mut self, _change: &ViewChange) {}
 }
@@ -89,6 +102,13 @@ pub(crate) fn settled<'a>(payload: &'a Payload<'_>, scratch: &'a mut AlignedVec)
     })
 }
 
+/// Wakes a replica, if the group's time has reached the time for which it asks.
+pub(crate) fn wake<R: Replicated>(replica: &mut R, at: &Applied) {
+    if Replicated::wake_at(replica).is_some_and(|wake_at| wake_at <= at.time) {
+        replica.woken(at);
+    }
+}
+
 impl<R: Replicated> Service for R {
     type Reply = R::Reply;
 
@@ -102,9 +122,26 @@ impl<R: Replicated> Service for R {
         stamp: Stamp,
         scratch: &mut AlignedVec,
     ) -> Result<Option<R::Reply>, Invalid> {
-        let command = rkyv::access::<Archived<R::Command>, rancor::Error>(settled(&message.payload, scratch))?;
-        let at = stamp.of(message);
+        let (bytes, at) = (settled(&message.payload, scratch), stamp.of(message));
+        if bytes == Self::tick() {
+            wake(self, &at);
+            return Ok(None);
+        }
+        let command = rkyv::access::<Archived<R::Command>, rancor::Error>(bytes)?;
         Ok(Some(self.apply(command, &at)))
+    }
+
+    fn command_of(message: &[u8]) -> Option<&[u8]> {
+        (message != Self::tick()).then_some(message)
+    }
+
+    fn wake_at(&self) -> Option<Hlc> {
+        Replicated::wake_at(self)
+    }
+
+    /// Returns bytes that are too few for a command, or too many where commands have none.
+    fn tick() -> &'static [u8] {
+        if size_of::<Archived<R::Command>>() == 0 { &[0] } else { &[] }
     }
 
     fn snapshot(&self) -> Snapshot {

@@ -9,6 +9,7 @@ mod program;
 mod read;
 mod stress;
 mod submit;
+mod timers;
 mod views;
 
 use std::{

@@ -277,11 +277,11 @@ fn a_full_ring_inside_apply_sends_nothing() {
 fn what_is_no_command_is_skipped() {
     let mut solo = Solo::new(|_| ());
     let mut garbage = solo.group.submit_bytes(&[0xff; 40]);
-    let mut empty = solo.group.submit_bytes(&[]);
+    let mut short = solo.group.submit_bytes(&[1]);
     let mut good = solo.group.submit(&Entry::Add(1));
     solo.settle();
     assert_eq!(poll(&mut garbage), Poll::Ready(Err(SubmitError::Invalid)));
-    assert_eq!(poll(&mut empty), Poll::Ready(Err(SubmitError::Invalid)));
+    assert_eq!(poll(&mut short), Poll::Ready(Err(SubmitError::Invalid)));
     assert_eq!(poll(&mut good), Poll::Ready(Ok(1)));
     let counts = solo.control.counts();
     assert_eq!((counts.applied, counts.skipped), (1, 2));

@@ -27,5 +27,6 @@ mod stop_all;
 #[path = "../support/sum.rs"]
 mod sum;
 mod suspicion;
+mod timers;
 mod views;
 mod wrong_directories;

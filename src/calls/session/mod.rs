@@ -28,5 +28,5 @@ mod trailer;
 pub(crate) use self::{
     idle::Idle,
     table::{Opening, Refusal, RequestOutcome, RequestVerdict, SessionId, Sessions},
-    trailer::Trailer,
+    trailer::{TICK, Trailer},
 };

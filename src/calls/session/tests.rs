@@ -268,6 +268,7 @@ proptest! {
             Trailer::Touch { session, acknowledged: words[2] },
             Trailer::Close(session),
             Trailer::Expire { session, acts: words[2] },
+            Trailer::Tick,
         ];
         for trailer in whole.values() {
             let (bytes, len) = trailer.bytes();

@@ -8,6 +8,7 @@
 //!  kind 4, close     session │ key                                        │ 4
 //!  kind 5, expire    acts │ session │ key                                 │ 5
 //!  kind 6, open      holder │ key │ sessions u32 │ window u32 │ reply_bytes │ 6
+//!  kind 7, tick                                                           │ 7
 //! ```
 //!
 //! Fields without a type are `u64`, the kind is a byte, all are little-endian. The trailer stands behind the command so
@@ -30,6 +31,8 @@ pub(crate) enum Trailer {
     Close(SessionId),
     /// The end of a session that seems to be idle, if no more than `acts` of its messages were delivered.
     Expire { session: SessionId, acts: u64 },
+    /// The group's time, and nothing else.
+    Tick,
 }
 
 /// The error that a message's bytes do not end in a trailer.
@@ -38,6 +41,9 @@ pub(crate) enum Trailer {
 pub(crate) struct BadTrailer {
     bytes: usize,
 }
+
+/// A message that is a tick.
+pub(crate) const TICK: &[u8] = &[7];
 
 /// The longest trailer, in bytes.
 const LONGEST: usize = 4 * 8 + 1;
@@ -73,6 +79,7 @@ impl Trailer {
                 [session.number, session.key].iter().for_each(|word| put(&word.to_le_bytes()));
                 4
             }
+            Trailer::Tick => 7,
             Trailer::Expire { session, acts } => {
                 [acts, session.number, session.key].iter().for_each(|word| put(&word.to_le_bytes()));
                 5
@@ -108,6 +115,7 @@ impl Trailer {
             3 => Trailer::Touch { session: session()?, acknowledged: word()? },
             4 => Trailer::Close(session()?),
             5 => Trailer::Expire { session: session()?, acts: word()? },
+            7 => Trailer::Tick,
             _ => return None,
         };
         rest.is_empty().then_some((rest, trailer))

@@ -5,7 +5,7 @@ use std::{ops::RangeInclusive, path::Path, time::Duration};
 use squall_fabric::NodeId;
 use squall_services::{Caller, DialTarget};
 
-use super::error::ClientError;
+use super::{core::SILENCE, error::ClientError};
 use crate::{
     clients::{contacts::Contacts, wire::NODE_SILENCE},
     config::{Config, ConfigError, Security, carrier::Carrier},

@@ -10,19 +10,19 @@ use std::{
 };
 
 use rkyv::{Archived, api::high::to_bytes_in, rancor, rancor::Source, util::AlignedVec};
-use squall_ordered::Message;
+use squall_ordered::{Message, log::Hlc};
 
 use super::clients::Clients;
 use crate::{
-    calls::session::{RequestOutcome, RequestVerdict, SessionId, Sessions, Trailer},
+    calls::session::{RequestOutcome, RequestVerdict, SessionId, Sessions, TICK, Trailer},
     clients::{
         query::QueryService,
         wire::{ToClient, WireOutcome},
     },
     replica::{
-        replicated::{Applied, Stamp},
+        replicated::{Applied, Replicated, Stamp},
         schema::Schema,
-        service::{Invalid, Service, settled},
+        service::{Invalid, Service, settled, wake},
         snapshot::Snapshot,
         view_change::ViewChange,
     },
@@ -109,6 +109,7 @@ impl<R: QueryService> Service for Served<R> {
             Trailer::Touch { session, acknowledged } => _ = self.sessions.touch(session, acknowledged),
             Trailer::Close(session) => self.sessions.close(session),
             Trailer::Expire { session, acts } => _ = self.sessions.expire(session, acts),
+            Trailer::Tick => wake(&mut self.replica, &at),
         }
         Ok(None)
     }
@@ -120,7 +121,7 @@ impl<R: QueryService> Service for Served<R> {
         scratch.resize(message.payload.len(), 0);
         message.payload.read(scratch);
         match Trailer::split(scratch).map_err(rancor::Error::new)? {
-            (_, Trailer::Plain) => {}
+            (_, Trailer::Plain | Trailer::Tick) => {}
             (_, Trailer::Request { session, number, acknowledged }) => {
                 if self.sessions.admit(session, number, acknowledged) == RequestVerdict::New {
                     self.sessions.keep(session, number, RequestOutcome::Skipped);
@@ -169,6 +170,14 @@ impl<R: QueryService> Service for Served<R> {
             let Some((_, key, told)) = self.held.pop_front() else { break };
             self.clients.tell(key, || told);
         }
+    }
+
+    fn wake_at(&self) -> Option<Hlc> {
+        Replicated::wake_at(&self.replica)
+    }
+
+    fn tick() -> &'static [u8] {
+        TICK
     }
 
     fn view_changed(&mut self, change: &ViewChange) {
