@@ -19,6 +19,8 @@ pub(crate) struct Definition {
     pub(crate) snapshot: Option<Ident>,
     pub(crate) restore: Option<Ident>,
     pub(crate) view_changed: Option<Ident>,
+    pub(crate) wake_at: Option<Ident>,
+    pub(crate) woken: Option<Ident>,
 }
 
 /// A command or a query.
@@ -44,14 +46,18 @@ enum Role {
     Snapshot,
     Restore,
     ViewChanged,
+    WakeAt,
+    Woken,
 }
 
-const ROLES: [(&str, Role); 5] = [
+const ROLES: [(&str, Role); 7] = [
     ("command", Role::Command),
     ("query", Role::Query),
     ("snapshot", Role::Snapshot),
     ("restore", Role::Restore),
     ("view_changed", Role::ViewChanged),
+    ("wake_at", Role::WakeAt),
+    ("woken", Role::Woken),
 ];
 
 /// The methods that a client has itself, or with a trait that is always in scope.
@@ -59,7 +65,8 @@ pub(crate) const OF_CLIENTS: [&str; 8] =
     ["clone", "into", "query", "query_as", "submit", "to_owned", "try_into", "within"];
 
 /// The methods that only a member's handle has itself.
-pub(crate) const OF_GROUPS: [&str; 19] = [
+pub(crate) const OF_GROUPS: [&str; 20] = [
+    "anywhere",
     "ask",
     "at_time",
     "at_version",
@@ -120,6 +127,8 @@ pub(crate) fn read(arguments: TokenStream, item: TokenStream) -> Result<(ItemImp
         snapshot: None,
         restore: None,
         view_changed: None,
+        wake_at: None,
+        woken: None,
     };
     for item in &mut block.items {
         if let ImplItem::Fn(method) = item {
@@ -185,6 +194,8 @@ impl Definition {
             Role::Snapshot => &mut self.snapshot,
             Role::Restore => &mut self.restore,
             Role::ViewChanged => &mut self.view_changed,
+            Role::WakeAt => &mut self.wake_at,
+            Role::Woken => &mut self.woken,
         };
         if of_role.is_some() {
             errors.add(&name, "another method has this attribute already: a service has one such method");
@@ -239,6 +250,15 @@ impl Definition {
             }
             (None, Some(method)) => {
                 errors.add(method, "there is nothing to restore: write a method with `#[snapshot]`");
+            }
+            _ => {}
+        }
+        match (&self.wake_at, &self.woken) {
+            (Some(method), None) => {
+                errors.add(method, "a replica that is woken does something then: write a method with `#[woken]`");
+            }
+            (None, Some(method)) => {
+                errors.add(method, "a replica is woken when it says so: write a method with `#[wake_at]`");
             }
             _ => {}
         }

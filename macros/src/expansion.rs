@@ -174,6 +174,20 @@ fn replicated(definition: &Definition, names: &Names) -> TokenStream {
             }
         }
     });
+    let wake_at = definition.wake_at.as_ref().map(|method| {
+        quote! {
+            fn wake_at(&self) -> ::core::option::Option<::squall::Hlc> {
+                Self::#method(self)
+            }
+        }
+    });
+    let woken = definition.woken.as_ref().map(|method| {
+        quote! {
+            fn woken(&mut self, #at: &::squall::Applied) {
+                Self::#method(self, #at);
+            }
+        }
+    });
     quote! {
         impl ::squall::Replicated for #service {
             type Command = #command;
@@ -186,6 +200,8 @@ fn replicated(definition: &Definition, names: &Names) -> TokenStream {
             #snapshot
             #restore
             #view_changed
+            #wake_at
+            #woken
         }
     }
 }

@@ -19,6 +19,7 @@ use proc_macro2::TokenStream;
 /// - `#[query]`, with `&self`: a question of a client.
 /// - `#[snapshot]` and `#[restore]`: `Replicated::snapshot` and `Replicated::restore`.
 /// - `#[view_changed]`: `Replicated::view_changed`.
+/// - `#[wake_at]` and `#[woken]`: `Replicated::wake_at` and `Replicated::woken`.
 ///
 /// Methods without one stay as they are. Arguments and results are values that derive rkyv's `Archive`, `Serialize` and
 /// `Deserialize`, as most types of the standard library do.

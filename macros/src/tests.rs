@@ -36,6 +36,12 @@ const GOOD: &str = r#"
         #[view_changed]
         fn changed(&mut self, change: &ViewChange) {}
 
+        #[wake_at]
+        fn due(&self) -> Option<Hlc> { None }
+
+        #[woken]
+        fn expire(&mut self, at: &Applied) {}
+
         fn helper(&self) {}
     }
 "#;
@@ -100,12 +106,12 @@ fn a_block_becomes_what_one_would_write_by_hand() {
     assert_eq!(
         names,
         [
-            "impl : transfer r#move tick __1 balance save load changed helper",
+            "impl : transfer r#move tick __1 balance save load changed due expire helper",
             "pub(crate) BankCommand: Transfer Move Tick Method1",
             "pub(crate) BankReply: Transfer Move Tick Method1 Undecodable",
             "pub(crate) BankQuery: Balance",
             "pub(crate) BankAnswer: Balance Undecodable",
-            "impl Replicated: apply snapshot restore view_changed",
+            "impl Replicated: apply snapshot restore view_changed wake_at woken",
             "impl QueryService: answer",
             "pub(crate) BankCalls: transfer r#move tick __1 balance",
             "impl BankCalls: ",
@@ -157,6 +163,8 @@ fn errors_say_what_to_do() {
         (method("#[query] fn query(&self) {}"), "take another name"),
         (method("#[snapshot] fn a(&self) -> Snapshot {}"), "write a method with `#[restore]`"),
         (method("#[restore] fn a(&mut self) {}"), "write a method with `#[snapshot]`"),
+        (method("#[wake_at] fn a(&self) -> Option<Hlc> {}"), "write a method with `#[woken]`"),
+        (method("#[woken] fn a(&mut self, at: &Applied) {}"), "write a method with `#[wake_at]`"),
         (
             method("#[view_changed] fn a(&mut self) {} #[view_changed] fn b(&mut self) {}"),
             "a service has one such method",
