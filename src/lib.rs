@@ -73,8 +73,8 @@
 //! # Shards
 //!
 //! A group may have many *shards* ([`NodeBuilder::sharded`]), each with some of the nodes as its members, and an order
-//! and a state of its own. The view and the configuration (`shards`, `min_replicas`, `max_replicas`, racks) decide
-//! which nodes hold which shard. The placement changes as little as possible when the view does.
+//! and a state of its own. The view and the configuration (`shards`, `min_replicas`, `max_replicas`, racks, pins and
+//! weights) decide which nodes hold which shard. The placement changes as little as possible when the view does.
 
 mod calls;
 mod capture;

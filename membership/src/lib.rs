@@ -57,7 +57,9 @@ pub use active_view::ViewChangeWait;
 pub use detector::Detector;
 pub use end::{Cause, EndReason};
 pub use input::{Effect, Input, MemberEvidence, Settings};
-pub use layout::{Counts, GroupLayout, Layout, LayoutError, MAX_SHARDS};
+pub use layout::{
+    Counts, GroupLayout, Layout, LayoutError, MAX_SHARDS, MAX_WEIGHT, MOVES_AT_ONCE, ShardLayout, ShardOptions,
+};
 pub use lead::{Accusations, staying, staying_with};
 pub use machine::Membership;
 pub use parameters::Parameters;

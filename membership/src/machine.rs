@@ -1,6 +1,9 @@
 //! The state machine: one node's way through many views.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use squall_fabric::{Completion, EndpointId, Fabric, NodeId, Time};
 
@@ -76,6 +79,11 @@ impl Membership {
     /// The view that is installed, if any is.
     pub fn view(&self) -> Option<&Arc<View>> {
         self.active.as_ref().map(ActiveView::view)
+    }
+
+    /// The members of each of the view's shards that hold it only until the others do.
+    pub fn going(&self) -> BTreeMap<ShardId, Vec<NodeId>> {
+        self.view().map(|view| self.settings.layout.going(view)).unwrap_or_default()
     }
 
     /// The nodes that ask to join, in the order in which they asked.

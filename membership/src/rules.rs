@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use squall_fabric::NodeId;
 
 use crate::{
-    layout::{Counts, GroupLayout, Layout},
+    layout::{Counts, Layout, ShardLayout},
     view::{
         Epoch, Former, Holder, MAX_FORMER, MAX_MEMBERS, Member, OrderEnd, Seq, ShardId, ShardState, ShardView, View,
     },
@@ -64,14 +64,15 @@ pub(crate) fn following(
         kept.insert(shard.shard, ends);
     }
     let assigned = layout.assign(&members, Some(&before));
-    let shards = layout.shards().zip(assigned).map(|((shard, group), members)| {
+    let shards = layout.shards().zip(assigned).map(|((shard, its), members)| {
+        let group = its.group;
         let held = match group.counts {
             Counts::Received => before.shard(shard).map_or(&[][..], |before| &before.complete),
             Counts::Passed => &members,
         };
         let complete: Vec<NodeId> = members.iter().copied().filter(|node| held.contains(node)).collect();
         let senders = group.senders_of(&complete);
-        let state = state(group, &complete, holders.remove(&shard));
+        let state = state(its, &complete, holders.remove(&shard));
         let trim = trims.get(&shard).map(|&seq| OrderEnd { epoch: current.epoch, seq });
         let ended = ends.get(&shard).copied().or(trim).filter(|_| group.counts == Counts::Received);
         let (began, since) = beginning(current.shard(shard), ended, &complete);
@@ -141,14 +142,14 @@ pub fn alone(current: &View, layout: &Layout, by: NodeId, finals: &Finals) -> (P
 pub(crate) fn start_anew(proposal: &mut Proposal, layout: &Layout) -> Vec<ShardId> {
     let view = Arc::make_mut(&mut proposal.view);
     let mut anew = Vec::new();
-    for (shard, (_, group)) in view.shards.iter_mut().zip(layout.shards()) {
+    for (shard, (_, its)) in view.shards.iter_mut().zip(layout.shards()) {
         // Their logs may go on with what the life before decides.
         shard.former.clear();
         if shard.complete.is_empty() {
             anew.push(shard.shard);
             shard.complete.clone_from(&shard.members);
-            shard.senders = group.senders_of(&shard.complete);
-            shard.state = state(group, &shard.complete, None);
+            shard.senders = its.group.senders_of(&shard.complete);
+            shard.state = state(its, &shard.complete, None);
         }
     }
     anew
@@ -177,10 +178,10 @@ fn suspended<'a>(view: &View, shard: &ShardView, nodes: impl Iterator<Item = &'a
 }
 
 /// The state of a shard with these complete members; without any it is `suspended`.
-fn state(group: &GroupLayout, complete: &[NodeId], suspended: Option<ShardState>) -> ShardState {
+fn state(shard: ShardLayout<'_>, complete: &[NodeId], suspended: Option<ShardState>) -> ShardState {
     if let (true, Some(suspended)) = (complete.is_empty(), suspended) {
         suspended
-    } else if complete.len() < group.min_replicas as usize {
+    } else if complete.len() < shard.min_replicas() as usize {
         ShardState::Inadequate
     } else {
         ShardState::Active

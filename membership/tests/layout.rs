@@ -2,23 +2,27 @@
 
 use std::collections::BTreeSet;
 
-use proptest::{prelude::*, sample::Index};
+use proptest::{prelude::*, sample::Index, test_runner::TestCaseError};
 use squall_fabric::NodeId;
 use squall_membership::{
-    ClusterId, Epoch, GroupLayout, Holder, Incarnation, Layout, LayoutError, Member, OrderEnd, ShardState, ShardView,
-    View, VoterId,
+    ClusterId, Epoch, GroupLayout, Holder, Incarnation, Layout, LayoutError, Member, OrderEnd, ShardLayout, ShardState,
+    ShardView, View, VoterId,
 };
 
-fn group(name: &str, shards: u32, max_replicas: Option<u32>) -> GroupLayout {
+pub(crate) fn group(name: &str, shards: u32, max_replicas: Option<u32>) -> GroupLayout {
     GroupLayout { shards, max_replicas, ..GroupLayout::of_all(name.into()) }
 }
 
-fn member(node: u32, rack: &str) -> Member {
+pub(crate) fn layout_of(groups: Vec<GroupLayout>) -> Layout {
+    Layout { groups, ..Layout::default() }
+}
+
+pub(crate) fn member(node: u32, rack: &str) -> Member {
     Member { rack: rack.into(), ..Member::new(NodeId(node), Incarnation(1)) }
 }
 
 /// A view with these members, in which each shard is complete at the nodes that `complete` names.
-fn view(
+pub(crate) fn view(
     layout: &Layout,
     members: &[Member],
     before: Option<&View>,
@@ -42,12 +46,12 @@ fn view(
 }
 
 /// The view that follows when all members of shards have got their state.
-fn settled(layout: &Layout, members: &[Member], before: Option<&View>) -> View {
+pub(crate) fn settled(layout: &Layout, members: &[Member], before: Option<&View>) -> View {
     view(layout, members, before, |_, _| true)
 }
 
 /// The view at which views that follow one another change no more.
-fn at_rest(layout: &Layout, members: &[Member], before: Option<&View>) -> View {
+pub(crate) fn at_rest(layout: &Layout, members: &[Member], before: Option<&View>) -> View {
     let mut current = settled(layout, members, before);
     for _ in 0..200 {
         let next = settled(layout, members, Some(&current));
@@ -60,11 +64,11 @@ fn at_rest(layout: &Layout, members: &[Member], before: Option<&View>) -> View {
 }
 
 /// The shard's members as numbers, for tables.
-fn places(view: &View) -> Vec<Vec<u32>> {
+pub(crate) fn places(view: &View) -> Vec<Vec<u32>> {
     view.shards.iter().map(|shard| shard.members.iter().map(|node| node.0).collect()).collect()
 }
 
-fn plain(nodes: impl IntoIterator<Item = u32>) -> Vec<Member> {
+pub(crate) fn plain(nodes: impl IntoIterator<Item = u32>) -> Vec<Member> {
     nodes.into_iter().map(|node| member(node, "")).collect()
 }
 
@@ -76,7 +80,7 @@ fn loads(view: &View) -> (usize, usize) {
 }
 
 /// The replicas of a view that another does not have.
-fn new_replicas(old: &View, new: &View) -> Vec<NodeId> {
+pub(crate) fn new_replicas(old: &View, new: &View) -> Vec<NodeId> {
     let of = |(old, new): (&ShardView, &ShardView)| {
         let is_new = |node: &NodeId| !old.members.contains(node);
         new.members.iter().copied().filter(is_new).collect::<Vec<_>>()
@@ -86,15 +90,15 @@ fn new_replicas(old: &View, new: &View) -> Vec<NodeId> {
 
 #[test]
 fn the_examples_of_the_documentation_hold() {
-    let all = Layout { groups: vec![group("g", 2, None)] };
+    let all = layout_of(vec![group("g", 2, None)]);
     assert_eq!(places(&settled(&all, &plain(1..=3), None)), [[1, 2, 3], [1, 2, 3]]);
 
-    let two = Layout { groups: vec![group("g", 2, Some(2))] };
+    let two = layout_of(vec![group("g", 2, Some(2))]);
     assert_eq!(places(&settled(&two, &plain(1..=4), None)), [[1, 2], [3, 4]]);
     let racks = [member(1, "a"), member(2, "a"), member(3, "b"), member(4, "b")];
     assert_eq!(places(&settled(&two, &racks, None)), [[1, 3], [2, 4]]);
 
-    let three = Layout { groups: vec![group("g", 3, Some(2))] };
+    let three = layout_of(vec![group("g", 3, Some(2))]);
     let first = settled(&three, &plain(1..=3), None);
     assert_eq!(places(&first), [[1, 2], [1, 3], [2, 3]]);
     let moving = settled(&three, &plain(1..=4), Some(&first));
@@ -102,15 +106,15 @@ fn the_examples_of_the_documentation_hold() {
     assert_eq!(places(&settled(&three, &plain(1..=4), Some(&moving))), [[2, 4], [1, 3], [2, 3]]);
     assert_eq!(places(&settled(&three, &plain(1..=2), Some(&first))), [[1, 2], [1, 2], [1, 2]]);
 
-    let mut single = settled(&Layout { groups: vec![group("g", 2, Some(1))] }, &plain([1, 3]), None);
+    let mut single = settled(&layout_of(vec![group("g", 2, Some(1))]), &plain([1, 3]), None);
     assert_eq!(places(&single), [[1], [3]]);
-    single = settled(&Layout { groups: vec![group("g", 2, Some(1))] }, &plain(1..=3), Some(&single));
+    single = settled(&layout_of(vec![group("g", 2, Some(1))]), &plain(1..=3), Some(&single));
     assert_eq!(places(&single), [[1], [3]]);
 }
 
 #[test]
 fn who_holds_the_state_stays_until_the_new_replica_holds_it() {
-    let layout = Layout { groups: vec![group("g", 2, Some(1))] };
+    let layout = layout_of(vec![group("g", 2, Some(1))]);
     let alone = settled(&layout, &plain([1]), None);
     let mut members = plain([1, 2]);
     let holds = |_: &ShardView, node: NodeId| node == NodeId(1);
@@ -127,7 +131,7 @@ fn who_holds_the_state_stays_until_the_new_replica_holds_it() {
 
 #[test]
 fn the_last_holders_of_a_suspended_shard_are_its_members_when_they_return() {
-    let layout = Layout { groups: vec![group("g", 1, Some(2))] };
+    let layout = layout_of(vec![group("g", 1, Some(2))]);
     let mut lost = view(&layout, &plain([3, 4, 5]), None, |_, _| false);
     let holder = |node| Holder { node: NodeId(node), voter: VoterId(0), since: OrderEnd::START };
     lost.shards[0].state =
@@ -142,7 +146,7 @@ fn impossible_layouts_are_refused_with_what_to_do() {
     let check = |change: fn(&mut GroupLayout)| {
         let mut group = group("g", 1, Some(3));
         change(&mut group);
-        Layout { groups: vec![group] }.check()
+        layout_of(vec![group]).check()
     };
     let name = || "g".to_string();
     assert_eq!(check(|_| ()), Ok(()));
@@ -156,31 +160,31 @@ fn impossible_layouts_are_refused_with_what_to_do() {
     );
     assert_eq!(check(|g| g.senders = Some(Vec::new())), Err(LayoutError::NoSenders { name: name() }));
     assert_eq!(check(|g| g.name.clear()), Err(LayoutError::NoName));
-    let twice = Layout { groups: vec![group("g", 1, None), group("g", 1, None)] };
+    let twice = layout_of(vec![group("g", 1, None), group("g", 1, None)]);
     assert_eq!(twice.check(), Err(LayoutError::Order { name: name(), other: name() }));
 }
 
 fn layouts() -> impl Strategy<Value = Layout> {
     prop::collection::vec((1..12u32, 1..5u32), 1..3).prop_map(|groups| {
         let group = |(index, &(shards, max)): (usize, &(u32, u32))| group(&format!("{index}"), shards, Some(max));
-        Layout { groups: groups.iter().enumerate().map(group).collect() }
+        layout_of(groups.iter().enumerate().map(group).collect())
     })
 }
 
-fn members(racks: &'static [&'static str]) -> impl Strategy<Value = Vec<Member>> {
+pub(crate) fn members(racks: &'static [&'static str]) -> impl Strategy<Value = Vec<Member>> {
     prop::collection::vec(prop::sample::select(racks), 1..12)
         .prop_map(|racks| (1..).zip(racks).map(|(node, rack)| member(node, rack)).collect())
 }
 
 /// An event between two views: a member goes or comes, or shards get their state; some of them.
 #[derive(Clone, Debug)]
-enum Change {
+pub(crate) enum Change {
     Goes(Index),
     Comes(&'static str),
     Completes(u64),
 }
 
-fn changes(racks: &'static [&'static str]) -> impl Strategy<Value = Vec<Change>> {
+pub(crate) fn changes(racks: &'static [&'static str]) -> impl Strategy<Value = Vec<Change>> {
     let change = prop_oneof![
         any::<Index>().prop_map(Change::Goes),
         prop::sample::select(racks).prop_map(Change::Comes),
@@ -189,7 +193,53 @@ fn changes(racks: &'static [&'static str]) -> impl Strategy<Value = Vec<Change>>
     prop::collection::vec(change, 0..12)
 }
 
-const RACKS: &[&str] = &["", "a", "b", "c"];
+/// Goes from view to view, and checks that each shard has as many members as are `wanted`, in the view's order, and
+/// that none that holds its state is dropped before all others hold it.
+pub(crate) fn through(
+    layout: &Layout,
+    mut members: Vec<Member>,
+    changes: Vec<Change>,
+    wanted: impl Fn(&[Member], ShardLayout<'_>) -> usize,
+) -> Result<View, TestCaseError> {
+    let mut current = settled(layout, &members, None);
+    let mut node = 100;
+    for change in changes {
+        match change {
+            Change::Goes(who) if members.len() > 1 => {
+                let index = who.index(members.len());
+                members.remove(index);
+            }
+            Change::Goes(_) => {}
+            Change::Comes(rack) => {
+                members.push(member(node, rack));
+                node += 1;
+            }
+            Change::Completes(some) => {
+                for shard in current.shards.iter_mut().filter(|shard| some >> shard.shard.0 & 1 == 1) {
+                    shard.complete = shard.members.clone();
+                }
+            }
+        }
+        let held = |shard: &ShardView, node| current.shard(shard.shard).is_some_and(|old| old.is_complete(node));
+        let next = view(layout, &members, Some(&current), held);
+        for ((old, new), (_, shard)) in current.shards.iter().zip(&next.shards).zip(layout.shards()) {
+            prop_assert!(new.members.len() >= wanted(&members, shard) && !new.members.is_empty());
+            let ranks: Vec<_> = new.members.iter().map(|&node| next.rank_of(node)).collect();
+            let is_in_order = ranks.windows(2).all(|pair| pair[0] < pair[1]);
+            prop_assert!(is_in_order && ranks.iter().all(Option::is_some), "in the view's order, each once");
+            let dropped = old.complete.iter().any(|&node| next.rank_of(node).is_some() && !new.members.contains(&node));
+            prop_assert!(!dropped || new.members == new.complete, "{old:?} becomes {new:?}");
+        }
+        prop_assert_eq!(
+            layout.assign(&members, Some(&current)),
+            layout.assign(&members.clone(), Some(&current.clone()))
+        );
+        current = next;
+    }
+    Ok(current)
+}
+
+pub(crate) const RACKS: &[&str] = &["", "a", "b", "c"];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
@@ -248,39 +298,9 @@ proptest! {
 
     #[test]
     fn through_any_changes_no_shard_is_empty_and_no_state_is_dropped_too_early(
-        layout in layouts(), mut members in members(RACKS), changes in changes(RACKS),
+        layout in layouts(), members in members(RACKS), changes in changes(RACKS),
     ) {
-        let mut current = settled(&layout, &members, None);
-        let mut node = 100;
-        for change in changes {
-            match change {
-                Change::Goes(who) if members.len() > 1 => {
-                    let index = who.index(members.len());
-                    members.remove(index);
-                }
-                Change::Goes(_) => {}
-                Change::Comes(rack) => {
-                    members.push(member(node, rack));
-                    node += 1;
-                }
-                Change::Completes(some) => {
-                    for shard in current.shards.iter_mut().filter(|shard| some >> shard.shard.0 & 1 == 1) {
-                        shard.complete = shard.members.clone();
-                    }
-                }
-            }
-            let held = |shard: &ShardView, node| current.shard(shard.shard).is_some_and(|old| old.is_complete(node));
-            let next = view(&layout, &members, Some(&current), held);
-            for ((old, new), (_, group)) in current.shards.iter().zip(&next.shards).zip(layout.shards()) {
-                let wanted = members.len().min(group.max_replicas.unwrap_or(u32::MAX) as usize);
-                prop_assert!(new.members.len() >= wanted && !new.members.is_empty());
-                let ranks: Vec<_> = new.members.iter().map(|&node| next.rank_of(node)).collect();
-                prop_assert!(ranks.is_sorted() && ranks.iter().all(Option::is_some), "in the view's order");
-                let dropped = old.complete.iter().any(|&node| next.rank_of(node).is_some() && !new.members.contains(&node));
-                prop_assert!(!dropped || new.members == new.complete, "{old:?} becomes {new:?}");
-            }
-            prop_assert_eq!(layout.assign(&members, Some(&current)), layout.assign(&members.clone(), Some(&current.clone())));
-            current = next;
-        }
+        let wanted = |members: &[Member], shard: ShardLayout<'_>| members.len().min(shard.max_replicas().unwrap_or(u32::MAX) as usize);
+        through(&layout, members, changes, wanted)?;
     }
 }

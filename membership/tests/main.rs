@@ -6,6 +6,7 @@ mod exhaustive;
 mod layout;
 mod lead;
 mod model;
+mod pins_and_weights;
 mod restart;
 mod restart_model;
 mod rules;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use squall_fabric::NodeId;
 use squall_membership::{
     Applied, Began, ClusterId, Counts, Entry, Epoch, Final, Finals, Former, GroupLayout, Holder, Incarnation, Layout,
-    MAX_MEMBERS, Member, OrderEnd, Proposal, Refused, Seq, ShardId, ShardState, ShardView, View, ViewLogState, alone,
-    check, successor,
+    MAX_MEMBERS, Member, OrderEnd, Proposal, Refused, Seq, ShardId, ShardOptions, ShardState, ShardView, View,
+    ViewLogState, alone, check, successor,
 };
 
 const ALL: ShardId = ShardId(0);
@@ -73,6 +73,16 @@ fn what_successor_makes_is_accepted() {
     for (stay, join) in [(&[1, 2, 3, 4][..], &[][..]), (&[2, 3], &[5, 6]), (&[1, 4], &[]), (&[1, 2, 4], &[8, 5])] {
         assert_eq!(verdict(&proposal(stay, join)), Ok(()), "{stay:?} stay, {join:?} join");
     }
+}
+
+#[test]
+fn a_shard_s_own_minimum_goes_before_its_group_s() {
+    let mut layout = layout();
+    let options = ShardOptions { min_replicas: Some(4), ..ShardOptions::default() };
+    layout.groups[0].options.insert(0, options);
+    let (view, stay) = (current(), [1, 2, 3, 4]);
+    let next = successor(&view, &layout, NodeId(2), &nodes(&stay), &[], &finals(&view, &stay)).view;
+    assert_eq!((next.shards[0].complete.len(), &next.shards[0].state), (3, &ShardState::Inadequate));
 }
 
 #[test]

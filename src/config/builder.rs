@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use squall_ordered::Mode;
 
 use super::{
-    Backend, Config, ConfigError, Security, Spin, TcpOptions, ValuePlace, VerbsOptions,
+    Backend, Config, ConfigError, Security, ShardOptions, Spin, TcpOptions, ValuePlace, VerbsOptions,
     draft::{Draft, GroupDraft},
     settings::{GroupSettings, NodeSettings, Setting},
 };
@@ -20,7 +20,7 @@ pub struct ConfigBuilder {
 /// A builder of a group's options.
 #[derive(Debug)]
 pub struct GroupBuilder<'a> {
-    group: &'a mut GroupSettings,
+    group: &'a mut GroupDraft,
 }
 
 impl ConfigBuilder {
@@ -92,12 +92,19 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets a node's weight, up to 1000: the nodes' shares of the shards are in proportion.
+    pub fn weight(mut self, id: u32, weight: u32) -> ConfigBuilder {
+        let mut given = Setting::new(format!("weights.{id}"), &ValuePlace::Builder);
+        given.value = Some(weight);
+        self.draft.weights.insert(id, given);
+        self
+    }
+
     /// Sets options of a group.
     pub fn group(mut self, name: impl Into<String>, set: impl FnOnce(&mut GroupBuilder<'_>)) -> ConfigBuilder {
         let name = name.into();
         let group = GroupDraft::new(&name, &ValuePlace::Builder);
-        let group = &mut self.draft.groups.entry(name).or_insert(group).settings;
-        set(&mut GroupBuilder { group });
+        set(&mut GroupBuilder { group: self.draft.groups.entry(name).or_insert(group) });
         self
     }
 
@@ -109,7 +116,7 @@ impl ConfigBuilder {
 
 impl GroupBuilder<'_> {
     fn with(&mut self, set: impl FnOnce(&mut GroupSettings)) -> &mut Self {
-        set(self.group);
+        set(&mut self.group.settings);
         self
     }
 
@@ -122,6 +129,20 @@ impl GroupBuilder<'_> {
     /// has at most `max`, or all if that is None.
     pub fn replicas(&mut self, min: u32, max: Option<u32>) -> &mut Self {
         self.with(|group| (group.min_replicas.value, group.max_replicas.value) = (Some(min), max))
+    }
+
+    /// Lists the nodes that hold none of its shards, but those that are pinned to them.
+    pub fn reserved(&mut self, ids: impl IntoIterator<Item = u32>) -> &mut Self {
+        self.with(|group| group.reserved.value = Some(ids.into_iter().collect()))
+    }
+
+    /// Sets the options of one of its shards.
+    pub fn shard(&mut self, number: u32, options: ShardOptions) -> &mut Self {
+        let shard = self.group.shard(number, &ValuePlace::Builder);
+        (shard.min_replicas.value, shard.max_replicas.value) = (options.min_replicas, options.max_replicas);
+        shard.pinned.value = Some(options.pinned.iter().map(|node| node.0).collect());
+        (shard.racks.value, shard.only.value) = (Some(options.racks), Some(options.only));
+        self
     }
 }
 
@@ -174,6 +195,8 @@ setters! {
     short_limit(limit: Duration);
     /// Sets the number of bytes that this node holds for clients, over all connections: at least 1 MiB.
     client_bytes(bytes: usize);
+    /// Sets the number of shards that move to a node at a time.
+    moves_at_once(shards: u32);
     /// Sets the transport of the messages.
     backend(backend: Backend);
 }

@@ -1,16 +1,24 @@
 //! A configuration as it was given, and the check of it.
 
-use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+    ops::RangeInclusive,
+    path::PathBuf,
+    time::Duration,
+};
 
 use squall_fabric::NodeId;
+use squall_membership::{MAX_WEIGHT, MOVES_AT_ONCE, ShardOptions};
 use squall_ordered::Mode;
 use squall_sst::ring;
 
 use super::{
     Config, ConfigError, GroupConfig, ValuePlace,
     carrier::Carrier,
+    check_name,
     security::{Protection, Security, SharedIdentity},
-    settings::{GroupSettings, NodeSettings, Setting},
+    settings::{GroupSettings, NodeSettings, Setting, ShardSettings},
 };
 
 /// The most members that a cluster may have.
@@ -44,21 +52,24 @@ pub(super) struct Draft {
     pub(super) node: NodeSettings,
     /// The addresses by member.
     pub(super) addresses: Setting<BTreeMap<u32, Setting<Vec<String>>>>,
+    /// The weights by member.
+    pub(super) weights: BTreeMap<u32, Setting<u32>>,
     pub(super) groups: BTreeMap<String, GroupDraft>,
 }
 
-/// A group's settings, and its name, which is given where their table is.
+/// A group's settings with those of its shards, and its name, which is given where their table is.
 #[derive(Clone, Debug)]
 pub(super) struct GroupDraft {
     name: Setting<String>,
     pub(super) settings: GroupSettings,
+    shards: BTreeMap<u32, ShardSettings>,
 }
 
 impl Draft {
     /// Returns a draft without values. `place` is where a missing value should have been.
     pub(super) fn new(place: &ValuePlace) -> Draft {
         let addresses = Setting::new("addresses".into(), place);
-        Draft { node: NodeSettings::new("", place), addresses, groups: BTreeMap::new() }
+        Draft { node: NodeSettings::new("", place), addresses, weights: BTreeMap::new(), groups: BTreeMap::new() }
     }
 
     /// Sets the protection, whatever was set before.
@@ -137,10 +148,11 @@ impl Draft {
         )?;
         let short_limit = positive(&node.short_limit, Duration::from_millis(1))?;
         at_least(&node.client_bytes, MIN_CLIENT_BYTES)?;
+        let (weights, moves_at_once) = self.check_placement(&members)?;
         let mut groups = BTreeMap::new();
         for (name, group) in &self.groups {
             group.name.check_name()?;
-            let checked = group.settings.check(&members, node.is_open(), network.carrier)?;
+            let checked = group.check(&members, node.is_open(), network.carrier)?;
             if checked.mode == Mode::Durable && membership.storage.is_none() {
                 return Err(ConfigError::value(&group.name.place, &group.settings.mode.key, NO_STORAGE));
             }
@@ -162,12 +174,28 @@ impl Draft {
             spin: node.spin.value.unwrap_or_default(),
             short_limit,
             client_bytes: node.client_bytes.value.unwrap_or(256 << 20),
+            weights,
+            moves_at_once,
             // Some GiB within hours.
             scrub_bytes_per_second: node.scrub_bytes_per_second.value.unwrap_or(1 << 20),
             network,
             groups,
             identity: SharedIdentity::default(),
         })
+    }
+
+    /// Returns the weights, and the number of shards that move to a node at a time.
+    fn check_placement(&self, members: &[NodeId]) -> Result<(BTreeMap<NodeId, u32>, u32), ConfigError> {
+        one_to(&self.node.moves_at_once, MAX_SHARDS)?;
+        let weight = |(&id, weight): (&u32, &Setting<u32>)| {
+            weight.check(|&weight| weight <= MAX_WEIGHT, |weight| format!("is {weight}: give 0 to {MAX_WEIGHT}"))?;
+            if !self.node.is_open() && !members.contains(&NodeId(id)) {
+                return Err(weight.error("is of a node that is not among the members: add it there or remove it"));
+            }
+            Ok((NodeId(id), weight.value.unwrap_or(1)))
+        };
+        let weights = self.weights.iter().map(weight).collect::<Result<_, _>>()?;
+        Ok((weights, self.node.moves_at_once.value.unwrap_or(MOVES_AT_ONCE)))
     }
 
     /// Returns the members in ascending order: those that are listed, or those with addresses.
@@ -192,7 +220,44 @@ impl GroupDraft {
     pub(super) fn new(name: &str, place: &ValuePlace) -> GroupDraft {
         let key = format!("groups.{name}");
         let settings = GroupSettings::new(&format!("{key}."), place);
-        GroupDraft { name: Setting { key, value: Some(name.to_owned()), place: place.clone() }, settings }
+        let name = Setting { key, value: Some(name.to_owned()), place: place.clone() };
+        GroupDraft { name, settings, shards: BTreeMap::new() }
+    }
+
+    /// Returns the key of the group's table.
+    pub(super) fn key(&self) -> &str {
+        &self.name.key
+    }
+
+    /// Returns the settings of a shard.
+    pub(super) fn shard(&mut self, number: u32, place: &ValuePlace) -> &mut ShardSettings {
+        let prefix = format!("{}.shard.{number}.", self.name.key);
+        self.shards.entry(number).or_insert_with(|| ShardSettings::new(&prefix, place))
+    }
+
+    fn check(&self, members: &[NodeId], is_open: bool, carrier: Carrier) -> Result<GroupConfig, ConfigError> {
+        let group = self.settings.check(members, is_open, carrier)?;
+        let shards = self.shards.iter().map(|(&number, shard)| Ok((number, shard.check(members, is_open)?)));
+        Ok(GroupConfig { shard_options: shards.collect::<Result<_, _>>()?, ..group })
+    }
+}
+
+impl ShardSettings {
+    /// Checks each value by itself. The layout's check compares them with the group's.
+    fn check(&self, members: &[NodeId], is_open: bool) -> Result<ShardOptions, ConfigError> {
+        one_to(&self.min_replicas, MAX_MEMBERS as u32)?;
+        one_to(&self.max_replicas, MAX_MEMBERS as u32)?;
+        let racks = self.racks.value.clone().unwrap_or_default();
+        if let Some((rack, error)) = racks.iter().find_map(|rack| Some((rack, check_name(rack).err()?))) {
+            return Err(self.racks.error(format!("lists {rack:?}: {error}")));
+        }
+        Ok(ShardOptions {
+            min_replicas: self.min_replicas.value,
+            max_replicas: self.max_replicas.value,
+            pinned: known(&self.pinned, members, is_open)?.unwrap_or_default(),
+            racks: BTreeSet::from_iter(racks).into_iter().collect(),
+            only: self.only.value.unwrap_or_default(),
+        })
     }
 }
 
@@ -216,13 +281,9 @@ impl GroupSettings {
                 format!("is {is}: give {range}, or 0 for no messages above a quarter of the ring")
             },
         )?;
-        let senders = self.senders.node_ids()?;
+        let senders = known(&self.senders, members, is_open)?;
         let problem = "lists no member: name at least one, or leave it out if all may send";
         self.senders.check(|senders| !senders.is_empty(), |_| problem)?;
-        if let Some(stranger) = senders.iter().flatten().find(|sender| !is_open && !members.contains(sender)) {
-            let problem = format!("lists {}, which is not among the members: add it there or remove it", stranger.0);
-            return Err(self.senders.error(problem));
-        }
         one_to(&self.max_waiting, MAX_WAITING)?;
         one_to(&self.shards, MAX_SHARDS)?;
         one_to(&self.min_replicas, MAX_MEMBERS as u32)?;
@@ -242,9 +303,23 @@ impl GroupSettings {
             shards: self.shards.value.unwrap_or(default.shards),
             min_replicas,
             max_replicas: self.max_replicas.value,
+            reserved: known(&self.reserved, members, is_open)?.unwrap_or_default(),
+            shard_options: BTreeMap::new(),
             snapshot_bytes: self.snapshot_bytes.value.map_or(default.snapshot_bytes, |bytes| bytes as u64),
             retain: self.retain.value.map(|bytes| bytes as u64),
         })
+    }
+}
+
+/// Returns the ids of a list. Fails if one is of no member, and no other nodes may join.
+fn known(listed: &Setting<Vec<u32>>, members: &[NodeId], is_open: bool) -> Result<Option<Vec<NodeId>>, ConfigError> {
+    let ids = listed.node_ids()?;
+    match ids.iter().flatten().find(|id| !is_open && !members.contains(id)) {
+        Some(stranger) => {
+            let problem = format!("lists {}, which is not among the members: add it there or remove it", stranger.0);
+            Err(listed.error(problem))
+        }
+        None => Ok(ids),
     }
 }
 

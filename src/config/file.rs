@@ -1,18 +1,18 @@
 //! The reading of configurations in TOML.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use toml::{
     Spanned,
-    de::{DeTable, DeValue},
+    de::{DeString, DeTable, DeValue},
 };
 
 use super::{
     ConfigError, ValuePlace,
     draft::{Draft, GroupDraft},
     file_text::{File, line_of},
-    notation::{self, Form},
-    settings::{GroupSettings, NodeSettings, Setting},
+    notation::{self, Form, Written},
+    settings::{GroupSettings, NodeSettings, Setting, ShardSettings},
 };
 
 /// Reads a file.
@@ -40,31 +40,63 @@ pub(super) fn parse(text: &str, place: &dyn Fn(Option<usize>) -> ValuePlace) -> 
     let root = DeTable::parse(text).map_err(|error| file.error(error.message(), error.span()))?;
     let root = root.get_ref();
     let mut draft = Draft::new(&place(None));
-    let keys = [NodeSettings::KEYS, &["addresses", "groups"]].concat();
+    let keys = [NodeSettings::KEYS, &["addresses", "groups", "weights"]].concat();
     let table = FileTable::new(&file, root, &keys)?;
     draft.node.read(|key, _| table.get(key))?;
     if let Some(table) = root.get("addresses") {
         draft.addresses.place = file.at(table.span());
-        let addresses = draft.addresses.value.insert(Default::default());
-        for (id, value) in file.table(table)? {
-            let mut listed = Setting::new(format!("addresses.{}", id.get_ref()), &draft.addresses.place);
-            listed.read(file.at(value.span()), Form::Toml(&file, value), notation::addresses)?;
-            let Ok(id) = id.get_ref().parse() else {
-                let problem = "is of no node: the keys of `[addresses]` are ids, such as `1 = \"10.0.0.1:7700\"`";
-                return Err(listed.error(problem));
-            };
-            addresses.insert(id, listed);
-        }
+        let problem = "is of no node: the keys of `[addresses]` are ids, such as `1 = \"10.0.0.1:7700\"`";
+        draft.addresses.value = Some(by_number(&file, table, "addresses", problem, notation::addresses)?);
+    }
+    if let Some(table) = root.get("weights") {
+        let problem = "is of no node: the keys of `[weights]` are ids, such as `1 = 2`";
+        draft.weights = by_number(&file, table, "weights", problem, notation::number)?;
     }
     if let Some(table) = root.get("groups") {
         for (name, value) in file.table(table)? {
             let mut group = GroupDraft::new(name.get_ref(), &file.at(value.span()));
-            let table = FileTable::new(&file, file.table(value)?, GroupSettings::KEYS)?;
-            group.settings.read(|key, _| table.get(key))?;
+            read_group(&file, &mut group, value)?;
             draft.groups.insert(name.get_ref().to_string(), group);
         }
     }
     Ok(draft)
+}
+
+/// Reads a table whose keys are the ids of nodes. `problem` is what is wrong with another key.
+fn by_number<T>(
+    file: &File,
+    table: &Spanned<DeValue>,
+    name: &str,
+    problem: &str,
+    notation: fn(&Written) -> Result<T, ConfigError>,
+) -> Result<BTreeMap<u32, Setting<T>>, ConfigError> {
+    let place = file.at(table.span());
+    let read = |(id, value): (&Spanned<DeString>, &Spanned<DeValue>)| {
+        let mut listed = Setting::new(format!("{name}.{}", id.get_ref()), &place);
+        listed.read(file.at(value.span()), Form::Toml(file, value), notation)?;
+        let id = id.get_ref().parse().map_err(|_| listed.error(problem))?;
+        Ok((id, listed))
+    };
+    file.table(table)?.iter().map(read).collect()
+}
+
+/// Reads a group's table, with those of its shards.
+fn read_group(file: &File, group: &mut GroupDraft, value: &Spanned<DeValue>) -> Result<(), ConfigError> {
+    let entries = file.table(value)?;
+    let keys = [GroupSettings::KEYS, &["shard"]].concat();
+    let table = FileTable::new(file, entries, &keys)?;
+    group.settings.read(|key, _| table.get(key))?;
+    let Some(shards) = entries.get("shard") else { return Ok(()) };
+    for (number, value) in file.table(shards)? {
+        let place = file.at(value.span());
+        let number = number.get_ref().parse().map_err(|_| {
+            let problem = "is no shard: the keys of `shard` are numbers from 0, such as `[groups.NAME.shard.0]`";
+            ConfigError::value(&place, &format!("{}.shard.{}", group.key(), number.get_ref()), problem)
+        })?;
+        let table = FileTable::new(file, file.table(value)?, ShardSettings::KEYS)?;
+        group.shard(number, &place).read(|key, _| table.get(key))?;
+    }
+    Ok(())
 }
 
 /// A table of a file, and the keys that it may have, with those of its tables.

@@ -127,6 +127,20 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
             "join = 1\n[groups.a]\nmin_replicas = 3\nmax_replicas = 2",
             "`groups.a.max_replicas` is 2, fewer than min_replicas, which is 3: give at least as many",
         ),
+        ("join = 1\nmoves_at_once = 0", "`moves_at_once` is 0: give 1 to 1024"),
+        ("join = 1\nweights.2 = 1001", "`weights.2` is 1001: give 0 to 1000"),
+        ("join = 1\nweights.a = 1", "`weights.a` is of no node: the keys of `[weights]` are ids, such as `1 = 2`"),
+        ("join = 1\n[groups.a]\nreserved = [2, 2]", "`groups.a.reserved` lists 2 twice: remove one"),
+        ("join = 1\n[groups.a.shard.3]\nmin_replicas = 65", "`groups.a.shard.3.min_replicas` is 65: give 1 to 64"),
+        (
+            "join = 1\n[groups.a.shard.3]\nracks = [\"a b\"]",
+            "`groups.a.shard.3.racks` lists \"a b\": give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII) that begins \
+             with a letter or a digit",
+        ),
+        (
+            "join = 1\n[groups.a]\nshard.x.only = true",
+            "`groups.a.shard.x` is no shard: the keys of `shard` are numbers from 0, such as `[groups.NAME.shard.0]`",
+        ),
     ] {
         let line_of_error = 3 + line.lines().count();
         assert_eq!(wrong(4, line), format!("configuration, line {line_of_error}: {said}"));
@@ -164,4 +178,29 @@ fn a_group_s_shards_and_replicas_can_be_set() {
     let built =
         Config::builder("bank", 1).members([1, 2, 3]).group("a", |group| _ = group.shards(8).replicas(2, Some(3)));
     assert_eq!(config, built.build().unwrap());
+}
+
+#[test]
+fn weights_reserved_nodes_and_single_shards_can_be_set() {
+    let text = "moves_at_once = 7\nweights = { 2 = 0, 3 = 5 }\n[groups.a]\nreserved = [3]\n[groups.a.shard.4]\npinned = [2, 1]\n\
+                racks = [\"y\", \"x\"]\nonly = true\nmin_replicas = 2\nmax_replicas = 3";
+    let config = as_node(1, text).unwrap();
+    assert_eq!((config.moves_at_once(), config.weights()), (7, &BTreeMap::from([(NodeId(2), 0), (NodeId(3), 5)])));
+    let (pinned, racks) = ([1, 2].map(NodeId).to_vec(), ["x", "y"].map(str::to_owned).to_vec());
+    let options = ShardOptions { min_replicas: Some(2), max_replicas: Some(3), pinned, racks, only: true };
+    assert_eq!(config.group("a").reserved, [NodeId(3)]);
+    assert_eq!(config.group("a").shard_options, BTreeMap::from([(4, options.clone())]));
+    let built = Config::builder("bank", 1).members([1, 2, 3]).moves_at_once(7u32).weight(2, 0).weight(3, 5);
+    let built = built.group("a", |group| _ = group.reserved([3]).shard(4, options));
+    assert_eq!(config, built.build().unwrap());
+    for (line, said) in [
+        ("[groups.a]\nreserved = [4]", "`groups.a.reserved` lists 4, which is not among the members"),
+        ("[groups.a.shard.0]\npinned = [4]", "`groups.a.shard.0.pinned` lists 4, which is not among the members"),
+        ("weights.4 = 2", "`weights.4` is of a node that is not among the members"),
+    ] {
+        let wrong = wrong(1, line);
+        assert!(wrong.contains(said), "{wrong}");
+    }
+    let said = as_node(1, "[groups.a.shard.0]\npined = [2]").unwrap_err().to_string();
+    assert!(said.contains("unknown field `pined`, expected one of `min_replicas`"), "{said}");
 }

@@ -23,6 +23,7 @@
 //! scrub_bytes_per_second = "1MiB" # the bytes of its logs that a node reads again, to find and repair damage; 0: none
 //! client_bytes = "256MiB"      # bytes that this node holds for clients, over all connections: half for requests that
 //!                              # the groups have not taken yet, half for what clients have not read
+//! moves_at_once = 4            # the shards that move to a node at a time
 //! # storage = "state/{id}"     # a directory for this node's part of the view log and for its logs; nothing is kept
 //! # sign_log = "keys/node-{id}.log.key"   # the key with which this node signs its durable groups' logs, made by
 //!                                         # `squall keys log`
@@ -44,8 +45,17 @@
 //! shards = 1                   # each has an order and a state of its own
 //! min_replicas = 1             # a shard with fewer complete members refuses work
 //! # max_replicas = 3           # the most members of a shard; all
+//! # reserved = [3]             # nodes that hold none of its shards; none
 //! snapshot_bytes = "256MiB"    # the bytes of log after which a durable group's state is written to disk again
 //! # retain = "4GiB"            # bytes of a durable group's log that are kept before the newest of these; all
+//!
+//! # [groups.accounts.shard.0]  # options of one shard: `min_replicas` and `max_replicas`, and
+//! # pinned = [1, 2]            # the nodes that hold it before any others
+//! # racks = ["a"]              # the racks whose nodes hold it before those of others
+//! # only = true                # rather fewer members than others; false
+//!
+//! # [weights]                  # the nodes' shares of the shards are in proportion; 1
+//! # 1 = 2
 //! ```
 //!
 //! # Joining
@@ -166,6 +176,7 @@ mod environment;
 mod error;
 mod file;
 mod file_text;
+mod group;
 mod hypervisor;
 mod membership;
 #[cfg(all(test, not(squall_loom)))]
@@ -178,24 +189,24 @@ mod security;
 mod settings;
 #[cfg(all(test, not(squall_loom)))]
 mod settings_tests;
-mod shard;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use squall_fabric::NodeId;
-use squall_ordered::{BulkPath, Mode, log::MAX_PAYLOAD_BYTES};
 
 use self::{carrier::Carrier, membership::Membership, network::Network, security::SharedIdentity};
 
 pub use squall_fabric::name::{NameError, check_name};
+pub use squall_membership::ShardOptions;
 pub use squall_runtime::Spin;
 
 pub use self::{
     address::{Address, NoAddress},
     builder::{ConfigBuilder, GroupBuilder},
     error::{ConfigError, ValuePlace},
+    group::GroupConfig,
     hypervisor::hypervisor,
     membership::Contact,
     network::VerbsOptions,
@@ -247,80 +258,12 @@ pub struct Config {
     spin: Spin,
     short_limit: Duration,
     client_bytes: usize,
+    weights: BTreeMap<NodeId, u32>,
+    moves_at_once: u32,
     scrub_bytes_per_second: usize,
     network: Network,
     groups: BTreeMap<String, GroupConfig>,
     identity: SharedIdentity,
-}
-
-/// A group's configuration. All members must have the same, except for `max_waiting`, `snapshot_bytes` and `retain`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GroupConfig {
-    /// The delivery mode.
-    pub mode: Mode,
-    /// The size of each sender's ring, in bytes: a power of two.
-    pub ring_bytes: usize,
-    /// The size above which a message travels as a bulk message, by RDMC, and then takes its turn, in bytes. No more
-    /// than a quarter of the ring counts.
-    pub bulk_threshold: usize,
-    /// The memory for each sender's bulk messages, in bytes, at each member. Memory that has held no message takes no
-    /// room. No message may be larger. 0 for no bulk messages; then a message may have a quarter of the ring.
-    pub bulk_reserve: usize,
-    /// The members that may send, in ascending order; None for all members of a shard.
-    pub senders: Option<Vec<NodeId>>,
-    /// The number of submits of this node that may wait for their replies; further ones wait for room.
-    pub max_waiting: usize,
-    /// The number of the group's shards: each has an order, members and a state of its own.
-    pub shards: u32,
-    /// The number of members that hold its whole state below which a shard refuses work.
-    pub min_replicas: u32,
-    /// The most members of a shard; None for all.
-    pub max_replicas: Option<u32>,
-    /// Durable groups: the bytes of log after which a snapshot is written to disk again. May differ between members.
-    pub snapshot_bytes: u64,
-    /// Durable groups: the bytes of the log before the newest snapshot that are kept; None for all. May differ between
-    /// members.
-    pub retain: Option<u64>,
-}
-
-impl Default for GroupConfig {
-    /// Returns the defaults for members of one host.
-    fn default() -> GroupConfig {
-        GroupConfig {
-            mode: Mode::Ordered,
-            ring_bytes: 1 << 20,
-            // In shared memory a ring moves messages that fit into it faster than RDMC does.
-            bulk_threshold: 256 << 10,
-            bulk_reserve: 64 << 20,
-            senders: None,
-            max_waiting: 1 << 16,
-            shards: 1,
-            min_replicas: 1,
-            max_replicas: None,
-            snapshot_bytes: 256 << 20,
-            retain: None,
-        }
-    }
-}
-
-impl GroupConfig {
-    /// Returns the defaults for a transport.
-    fn suited_to(carrier: Carrier) -> GroupConfig {
-        let default = GroupConfig::default();
-        match carrier {
-            // Through sockets, too, rings are faster up to that size: each of RDMC's steps wakes a thread.
-            Carrier::Shm | Carrier::Tcp | Carrier::Mixed => default,
-            Carrier::Verbs => GroupConfig { bulk_threshold: 10 << 10, ..default },
-        }
-    }
-
-    /// Returns the largest message that the group takes, in bytes: the reserve in whole blocks, or the most that goes
-    /// through the ring.
-    pub fn max_message_bytes(&self) -> usize {
-        let most = self.shard_config(BulkPath::default(), Duration::ZERO, Duration::ZERO).max_message_bytes();
-        if self.mode == Mode::Durable { most.min(MAX_PAYLOAD_BYTES) } else { most }
-    }
 }
 
 impl Config {
@@ -368,6 +311,11 @@ impl Config {
     /// listed. It is empty if they are not configured, since a node that joins need not know them.
     pub fn members(&self) -> &[NodeId] {
         &self.members
+    }
+
+    /// Returns the nodes' weights, of those that have another than 1.
+    pub fn weights(&self) -> &BTreeMap<NodeId, u32> {
+        &self.weights
     }
 
     /// Returns the number of bytes of its logs that the node reads again per second, to find what its disk has damaged;
@@ -487,6 +435,8 @@ getters! {
     /// Returns the number of bytes that this node holds for clients, over all connections: half for requests that the
     /// groups have not taken yet, half for bytes that clients have not read.
     client_bytes -> usize;
+    /// Returns the number of shards that move to a node at a time.
+    moves_at_once -> u32;
 }
 
 /// Reads a file, and overrides its values by the environment.

@@ -82,6 +82,16 @@ pub(super) fn ids(written: &Written) -> Result<Vec<u32>, ConfigError> {
     written.read(None, |text| list(text, ',').iter().map(|id| parse(id, "ids of nodes, such as `1,2,3`")).collect())
 }
 
+/// Names, such as those of racks.
+pub(super) fn names(written: &Written) -> Result<Vec<String>, ConfigError> {
+    written.read(None, |text| Ok(list(text, ',')))
+}
+
+/// `true` or `false`.
+pub(super) fn truth(written: &Written) -> Result<bool, ConfigError> {
+    written.read(None, |text| text.parse().map_err(|_| format!("is {text:?}: give true or false")))
+}
+
 /// Members' ids, each with its addresses if it has some: only a variable has both.
 pub(super) fn members(written: &Written) -> Result<Vec<(u32, Vec<String>)>, ConfigError> {
     let member = |entry: &str| {

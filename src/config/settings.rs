@@ -74,6 +74,7 @@ settings! {
         spin: Spin as spin = "spin" or "SQUALL_SPIN";
         short_limit: Duration as micros = "short_limit_us" or "SQUALL_SHORT_LIMIT_US";
         client_bytes: usize as size = "client_bytes" or "SQUALL_CLIENT_BYTES";
+        moves_at_once: u32 as number = "moves_at_once";
         listen: Vec<String> as addresses = "listen" or "SQUALL_LISTEN";
         security: Protection as protection = "security" or "SQUALL_SECURITY";
         security_mode: Protection as protection = "security.mode";
@@ -106,8 +107,20 @@ settings! {
         shards: u32 as number = "shards";
         min_replicas: u32 as number = "min_replicas";
         max_replicas: u32 as number = "max_replicas";
+        reserved: Vec<u32> as ids = "reserved";
         snapshot_bytes: usize as size = "snapshot_bytes";
         retain: usize as size = "retain";
+    }
+}
+
+settings! {
+    /// The settings of one shard of a group.
+    ShardSettings {
+        min_replicas: u32 as number = "min_replicas";
+        max_replicas: u32 as number = "max_replicas";
+        pinned: Vec<u32> as ids = "pinned";
+        racks: Vec<String> as names = "racks";
+        only: bool as truth = "only";
     }
 }
 

@@ -3,18 +3,19 @@
 use std::{cell::RefCell, collections::BTreeMap, ffi::OsString, os::unix::ffi::OsStringExt};
 
 use super::{
-    settings::{GroupSettings, NodeSettings},
+    settings::{GroupSettings, NodeSettings, ShardSettings},
     *,
 };
 
-/// Returns the key and the variable of each setting of a node and of a group.
-fn declared() -> [Vec<(String, Option<&'static str>)>; 2] {
-    let (node, group) = (RefCell::default(), RefCell::default());
+/// Returns the key and the variable of each setting of a node, of a group and of a shard.
+fn declared() -> [Vec<(String, Option<&'static str>)>; 3] {
+    let (node, group, shard) = (RefCell::default(), RefCell::default(), RefCell::default());
     let note = |list: &RefCell<Vec<_>>, key: &str, variable| list.borrow_mut().push((key.to_owned(), variable));
     let place = ValuePlace::Builder;
     NodeSettings::new("", &place).read(|key, variable| (note(&node, key, variable), None).1).unwrap();
     GroupSettings::new("", &place).read(|key, variable| (note(&group, key, variable), None).1).unwrap();
-    [node.into_inner(), group.into_inner()]
+    ShardSettings::new("", &place).read(|key, variable| (note(&shard, key, variable), None).1).unwrap();
+    [node.into_inner(), group.into_inner(), shard.into_inner()]
 }
 
 /// The configuration of a node that joins, by keys and values in TOML.
@@ -32,7 +33,7 @@ const BASE: [(&str, &str); 10] = [
 ];
 
 /// For each setting another value than that of [`BASE`] or the default: in TOML, and as a variable has it.
-const VALUES: [(&str, &str, &str); 48] = [
+const VALUES: [(&str, &str, &str); 55] = [
     ("cluster", "\"other\"", "other"),
     ("id", "5", " 5"),
     ("members", "[1, 2]", ""),
@@ -53,6 +54,7 @@ const VALUES: [(&str, &str, &str); 48] = [
     ("spin", "\"never\"", "never "),
     ("short_limit_us", "7", "7"),
     ("client_bytes", "\"4 MiB\"", "4MiB"),
+    ("moves_at_once", "7", ""),
     ("listen", "[\"127.0.0.1:8\", \"127.0.0.1:9\"]", "127.0.0.1:8,127.0.0.1:9"),
     ("security", "\"none\"", "none"),
     ("security.mode", "\"none\"", ""),
@@ -79,15 +81,22 @@ const VALUES: [(&str, &str, &str); 48] = [
     ("groups.a.shards", "7", ""),
     ("groups.a.min_replicas", "2", ""),
     ("groups.a.max_replicas", "2", ""),
+    ("groups.a.reserved", "[2]", ""),
     ("groups.a.snapshot_bytes", "\"1MiB\"", ""),
     ("groups.a.retain", "0", ""),
+    ("groups.a.shard.0.min_replicas", "2", ""),
+    ("groups.a.shard.0.max_replicas", "2", ""),
+    ("groups.a.shard.0.pinned", "[2]", ""),
+    ("groups.a.shard.0.racks", "[\"left\"]", ""),
+    ("groups.a.shard.0.only", "true", ""),
 ];
 
 #[test]
 fn each_setting_is_read_from_the_file_and_the_environment_alike() {
-    let [node, group] = declared();
+    let [node, group, shard] = declared();
     let group = group.into_iter().map(|(key, variable)| (format!("groups.a.{key}"), variable));
-    let all: Vec<_> = node.into_iter().chain(group).collect();
+    let shard = shard.into_iter().map(|(key, variable)| (format!("groups.a.shard.0.{key}"), variable));
+    let all: Vec<_> = node.into_iter().chain(group).chain(shard).collect();
     let keys: Vec<_> = all.iter().map(|(key, _)| &**key).collect();
     assert_eq!(keys, VALUES.map(|(key, ..)| key), "each has a value here");
     for ((key, variable), (_, toml, text)) in all.iter().zip(VALUES) {
@@ -114,10 +123,10 @@ fn each_setting_is_read_from_the_file_and_the_environment_alike() {
 
 #[test]
 fn each_setting_is_documented() {
-    let [node, group] = declared();
+    let [node, group, shard] = declared();
     let page = include_str!("mod.rs");
     let book = include_str!("../../docs/src/operate/configuration.md");
-    for (key, _) in node.iter().chain(&group) {
+    for (key, _) in node.iter().chain(&group).chain(&shard) {
         let name = key.rsplit('.').next().unwrap();
         assert!(page.contains(&format!(" {name} = ")), "the module's example shows `{key}`");
         assert!(book.contains(&format!("**`{key}`**")), "the book explains `{key}`");

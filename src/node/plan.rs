@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use squall_membership::{Counts, GroupLayout, Layout, LayoutError, Parameters, Settings, ShardId, StallLimits};
+use squall_fabric::NodeId;
+use squall_membership::{
+    Counts, GroupLayout, Layout, LayoutError, Parameters, Settings, ShardId, ShardOptions, StallLimits,
+};
 use squall_ordered::{BulkPath, Mode, ShardConfig};
 
 use crate::{
@@ -81,10 +84,13 @@ impl Plan {
         groups: impl Iterator<Item = (&'a str, Schema)>,
         pipes: impl Iterator<Item = &'a str>,
     ) -> Result<Plan, PlanError> {
-        let mut layout = Layout::default();
+        let (weights, moves_at_once) = (config.weights().clone(), config.moves_at_once());
+        let mut layout = Layout { groups: Vec::new(), weights, moves_at_once };
         let (mut shards, mut pipe_shards) = (BTreeMap::new(), Vec::new());
         let mut parameters = Parameters::default();
         parameters.set("read_lease_ms", config.read_lease().as_secs_f64() * 1e3);
+        parameters.set("moves_at_once", moves_at_once);
+        layout.weights.iter().for_each(|(node, weight)| parameters.set(format!("weights.{}", node.0), weight));
         let declared = declared(groups, pipes)?;
         if let Some(unknown) = config.group_names().find(|name| !declared.contains_key(name)) {
             return Err(PlanError::UnknownGroup(unknown.to_owned()));
@@ -117,9 +123,7 @@ impl Plan {
             let config = group.shard_config(bulk_path, config.read_lease(), config.failure_timeout());
             shards.extend((next..next + group.shards).map(|shard| (ShardId(shard), config)));
             next += group.shards;
-            let GroupConfig { shards, min_replicas, max_replicas, senders, .. } = group;
-            let (name, counts) = (name.to_owned(), Counts::Received);
-            layout.groups.push(GroupLayout { name, shards, min_replicas, max_replicas, senders, counts });
+            layout.groups.push(layout_of(name, group));
         }
         layout.check()?;
         let settings = Settings {
@@ -134,6 +138,12 @@ impl Plan {
         };
         Ok(Plan { settings, parameters, shards, pipes: pipe_shards })
     }
+}
+
+fn layout_of(name: &str, group: GroupConfig) -> GroupLayout {
+    let GroupConfig { shards, min_replicas, max_replicas, senders, reserved, shard_options: options, .. } = group;
+    let (name, counts) = (name.to_owned(), Counts::Received);
+    GroupLayout { name, shards, min_replicas, max_replicas, senders, counts, reserved, options }
 }
 
 /// Adds the parameters of a group that all members must have alike.
@@ -155,8 +165,23 @@ fn describe(name: &str, group: &GroupConfig, schema: Schema, parameters: &mut Pa
         set("max_replicas", &most);
     }
     if let Some(senders) = &group.senders {
-        set("senders", &format_args!("{:?}", senders.iter().map(|sender| sender.0).collect::<Vec<_>>()));
+        set("senders", &numbers(senders));
     }
+    if !group.reserved.is_empty() {
+        set("reserved", &numbers(&group.reserved));
+    }
+    for (number, ShardOptions { min_replicas, max_replicas, pinned, racks, only }) in &group.shard_options {
+        let mut set = |field: &str, value: &dyn std::fmt::Display| set(&format!("shard.{number}.{field}"), value);
+        min_replicas.iter().for_each(|least| set("min_replicas", least));
+        max_replicas.iter().for_each(|most| set("max_replicas", most));
+        set("pinned", &numbers(pinned));
+        set("racks", &format_args!("{racks:?}"));
+        set("only", only);
+    }
+}
+
+fn numbers(nodes: &[NodeId]) -> String {
+    format!("{:?}", nodes.iter().map(|node| node.0).collect::<Vec<_>>())
 }
 
 /// The kind of each declared name.

@@ -8,7 +8,7 @@ use std::{
 
 use squall::{
     Config, Node, NodeId, Outcome, PlanError, ReadError, ShardView, Sharded, SubmitError, Unavailable, View,
-    config::Backend,
+    config::{Backend, ShardOptions},
     sim::{Cluster, NotStarted, Options},
 };
 
@@ -98,6 +98,35 @@ fn a_shard_with_too_few_replicas_refuses_work_until_others_have_joined() {
     assert!(cluster.run_until(LIMIT, whole), "{:?}", cluster.view(NodeId(1)));
     assert_eq!(cluster.wait(LIMIT, back.submit(&1)), Some(Ok(8)));
     assert_eq!(cluster.wait(LIMIT, sums[0].submit(&1)), Some(Ok(9)));
+}
+
+#[test]
+fn a_pinned_shard_moves_back_to_its_node_with_its_state() {
+    let config = Config::builder("pinned", 1).members(1..=3).failure_timeout(Duration::from_millis(20));
+    let config = config.group("sums", |group| {
+        let pinned = vec![NodeId(1), NodeId(3)];
+        group.replicas(1, Some(2)).shard(0, ShardOptions { pinned, ..ShardOptions::default() });
+    });
+    let mut cluster = Cluster::new(config.build().expect("it is valid"), Options::default(), 1);
+    let sums = cluster.group("sums", |_| Sum::default());
+    cluster.start().expect("it starts");
+    let is_whole_at = |nodes: [u32; 2]| {
+        let nodes = nodes.map(NodeId);
+        move |cluster: &Cluster| {
+            let view = cluster.view(NodeId(1)).expect("it runs");
+            view.shards[0].members == nodes && view.shards[0].complete == nodes
+        }
+    };
+    assert!(is_whole_at([1, 3])(&cluster));
+    assert_eq!(cluster.wait(LIMIT, sums[0].submit(&7)), Some(Ok(7)));
+    cluster.crash(NodeId(3));
+    assert!(cluster.run_until(LIMIT, is_whole_at([1, 2])), "{:?}", cluster.view(NodeId(1)));
+    let back = cluster.declare(NodeId(3), "sums", Sum::default());
+    cluster.launch(NodeId(3)).expect("it starts");
+    assert!(cluster.run_until(LIMIT, is_whole_at([1, 3])), "{:?}", cluster.view(NodeId(1)));
+    assert_eq!(cluster.wait(LIMIT, back.submit(&1)), Some(Ok(8)));
+    let elsewhere = cluster.wait(LIMIT, sums[1].submit(&1)).expect("at once");
+    assert_eq!(unavailable(elsewhere), Unavailable::Elsewhere { members: vec![NodeId(1), NodeId(3)] });
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::{
 
 use fastrand::Rng;
 use squall::{
-    Config, Group, Mode, NodeId, Outcome, ReadError, ShardView, Sharded, SubmitError, View,
+    Config, ConfigBuilder, Group, Mode, NodeId, Outcome, ReadError, ShardView, Sharded, SubmitError, View,
+    config::ShardOptions,
     sim::{Cluster, NotStarted, Options, ViewLogKind},
 };
 
@@ -60,14 +61,18 @@ pub(crate) struct World {
 
 impl World {
     /// Makes four to six members, and up to two more nodes that may join; in racks or not; with one or two replicas as
-    /// the fewest. In memory, all messages may be bulk messages.
+    /// the fewest; with or without pins and weights. In memory, all messages may be bulk messages.
     pub(crate) fn new(seed: u64, name: &str, mode: Mode) -> World {
         let mut rng = Rng::with_seed(seed);
         let (members, joiners, shards) = (rng.u32(4..=6), rng.u32(0..=2), rng.u32(2..=3));
         let fewest = if rng.u8(0..3) == 0 { 2 } else { 1 };
         let all_bulk = mode == Mode::Ordered && rng.u8(0..4) == 0;
+        // These are drawn apart, so that a seed's other numbers do not depend on them.
+        let mut places = Rng::with_seed(!seed);
+        let is_placed = places.bool();
         let config = Config::builder(name, 1)
             .members(1..=members)
+            .moves_at_once(if is_placed { places.u32(1..=2) } else { 4 })
             .failure_timeout(Duration::from_millis(20))
             .restart_wait(Duration::from_millis(50))
             .storage("simulated")
@@ -76,9 +81,15 @@ impl World {
                 if all_bulk {
                     group.bulk_threshold(0);
                 }
-            })
-            .build()
-            .expect("the configuration is valid");
+                for shard in (0..shards).filter(|_| is_placed) {
+                    let pinned: BTreeSet<NodeId> = (0..2).map(|_| NodeId(places.u32(1..=members))).collect();
+                    let pinned = pinned.into_iter().collect();
+                    group.shard(shard, ShardOptions { pinned, ..ShardOptions::default() });
+                }
+            });
+        let weigh = |config: ConfigBuilder, id| config.weight(id, places.u32(1..=3));
+        let config = (1..=members).filter(|_| is_placed).fold(config, weigh);
+        let config = config.build().expect("the configuration is valid");
         let options = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, options, rng.u64(..));
         if rng.bool() {

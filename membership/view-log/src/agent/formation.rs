@@ -265,7 +265,8 @@ impl<C: Types> Agent<C> {
         }
         if comes_in && layout.is_some_and(|layout| layout != hello.layout) {
             return Some(
-                "its groups are laid out differently: give all nodes the same groups, shards and replicas".into(),
+                "its groups are laid out differently: give all nodes the same groups, shards, replicas, pins and weights"
+                    .into(),
             );
         }
         if let (Wants::Found, Some(mine), Some(list)) = (hello.wants, self.settings.start.listed(), &hello.list)
