@@ -17,7 +17,7 @@ use squall_fabric::NodeId;
 use super::{ControlError, ControlStream, Service};
 
 /// The version of this exchange.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 const MAGIC: [u8; 8] = *b"squallct";
 

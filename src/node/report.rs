@@ -1,5 +1,7 @@
 //! The report of an engine's node on its cluster, for operators.
 
+use std::collections::BTreeMap;
+
 use crossbeam::channel::Sender;
 use squall_fabric::{NodeId, Time, Wait};
 use squall_membership::{Member, Proposal, Rank, ShardId, ShardState, ShardView, Stall, View};
@@ -39,7 +41,8 @@ impl<F: NodeFabric + Wait> Engine<F> {
         (report.joined, report.left) = (view.joined.clone(), view.left.clone());
         report.clock = self.core.bound().warning(Now::Boot.wall(), now);
         let is_of_group = |shard: &&ShardView| self.groups.contains_key(&shard.shard);
-        report.shards = view.shards.iter().filter(is_of_group).map(|shard| self.shard(shard, view)).collect();
+        let going = membership.going();
+        report.shards = view.shards.iter().filter(is_of_group).map(|shard| self.shard(shard, view, &going)).collect();
         report.stalls = self.core.stalls(now).into_iter().map(|stall| self.stall(stall, now)).collect();
         report
     }
@@ -105,7 +108,8 @@ impl<F: NodeFabric + Wait> Engine<F> {
         }
     }
 
-    fn shard(&self, shard: &ShardView, view: &View) -> ShardReport {
+    fn shard(&self, shard: &ShardView, view: &View, going: &BTreeMap<ShardId, Vec<NodeId>>) -> ShardReport {
+        let goes = |node: &NodeId| going.get(&shard.shard).is_some_and(|going| going.contains(node));
         let slot = self.groups.get(&shard.shard);
         let log = slot.and_then(|group| group.control.history().status());
         let row = |&node: &NodeId| {
@@ -114,6 +118,7 @@ impl<F: NodeFabric + Wait> Engine<F> {
                 node,
                 sender: shard.sender_rank_of(node).is_some(),
                 complete: shard.is_complete(node),
+                goes: goes(&node),
                 sent: row.sent,
                 received: row.received,
                 delivered: row.delivered,

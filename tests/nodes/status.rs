@@ -232,6 +232,7 @@ fn made_up(empty: StatusReport) -> Vec<StatusReport> {
             node,
             sender: true,
             complete: false,
+            goes: some,
             sent: 1,
             received: 2,
             delivered: 1,

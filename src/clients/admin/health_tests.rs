@@ -34,6 +34,7 @@ pub(super) fn report(node: u32) -> StatusReport {
         node: NodeId(node),
         sender: true,
         complete: true,
+        goes: false,
         sent: 1,
         received: 10,
         delivered: 10,

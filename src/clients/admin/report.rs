@@ -314,6 +314,8 @@ pub struct RowReport {
     pub sender: bool,
     /// Whether it holds the shard's whole state.
     pub complete: bool,
+    /// Whether it is a member only until the others hold the state: the shard moves from it.
+    pub goes: bool,
     /// Turns that it has used as a sender, nulls included.
     pub sent: u64,
     /// Places of the order that it has received.

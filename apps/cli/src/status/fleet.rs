@@ -8,7 +8,10 @@ use std::{
 use squall::admin::{FleetNode, FleetReport, NodeCondition, ShardCondition, ShardReport, StatusReport};
 use squall_units::show_about_size;
 
-use super::table::{health, table, time};
+use super::{
+    layout::layout,
+    table::{health, table, time},
+};
 
 /// The page.
 pub(super) fn of(fleet: &FleetReport) -> String {
@@ -26,12 +29,13 @@ fn write(page: &mut String, fleet: &FleetReport) -> fmt::Result {
     }
     writeln!(page)?;
     let head = ["NODE", "HEALTH", "EPOCH", "CONDITION", "UP", "VIEWS", "CLIENTS", "CALLS/S"];
-    table(page, head, fleet.nodes.iter().map(node).collect())?;
+    table(page, &head, &fleet.nodes.iter().map(node).collect::<Vec<_>>())?;
+    layout(page, &reports().collect::<Vec<_>>())?;
     let shards = shards(reports());
     if !shards.is_empty() {
         writeln!(page)?;
         let head = ["GROUP", "SHARD", "CONDITION", "COPIES", "DELIVERED/S", "BYTES/S", "SUBMITTED/S", "READS/S", "LAG"];
-        table(page, head, shards)?;
+        table(page, &head, &shards)?;
     }
     Ok(())
 }
@@ -178,6 +182,10 @@ NODE  HEALTH       EPOCH  CONDITION        UP   VIEWS  CLIENTS  CALLS/S
    1  serving          4  member, leads    90s      2        3       25
    2  serving          3  member           90s      2        3       25
    3  unreachable         does not answer
+
+GROUP     SHARD  1  3
+accounts      0  ■  ◧
+■ holds the state, ◧ gets it, □ holds it until others do, · is no member
 
 GROUP     SHARD  CONDITION     COPIES  DELIVERED/S  BYTES/S  SUBMITTED/S  READS/S  LAG
 accounts      0  refuses work  1 of 2          120  12 KiB            80       20    7

@@ -1,6 +1,8 @@
 //! `squall status`: a cluster as one of its nodes, or all of them, see it.
 
 mod fleet;
+mod layout;
+mod log;
 mod security;
 mod table;
 mod text;
@@ -38,7 +40,7 @@ Examples:
 It shows the node's health and the reasons for it, the view and its members, of each shard the messages per second and
 how far each member is (its lag: places of the order that some member has received and this one has not delivered; how
 much of its state has come, while this node gets it), what the node waits for, the view log, and the nodes that ask to
-join.
+join. Where not all members hold all shards, a table draws which holds which, and what moves.
 
 With --all, members and witnesses of the configuration are asked at once, and the members that they name; with --cluster
 the node that is given, and those that it names. Each may take 5s to be reached, and as long to answer.

@@ -21,19 +21,20 @@ pub(super) fn health(page: &mut String, health: Health, reasons: &[String]) -> f
 
 /// Writes a table. Columns are as wide as their contents, two blanks apart; an empty column is left out. A column of
 /// numbers is aligned at its end.
-pub(super) fn table<const N: usize>(page: &mut String, head: [&str; N], rows: Vec<[String; N]>) -> fmt::Result {
+pub(super) fn table(page: &mut String, head: &[&str], rows: &[impl AsRef<[String]>]) -> fmt::Result {
     let width = |column: usize| {
-        let widest = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widest = rows.iter().map(|row| row.as_ref()[column].chars().count()).max().unwrap_or(0);
         if widest == 0 { 0 } else { widest.max(head[column].len()) }
     };
     let is_number = |cell: &str| cell.chars().all(|char| char.is_ascii_digit());
-    let numbers: [bool; N] = std::array::from_fn(|column| rows.iter().all(|row| is_number(&row[column])));
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut line = |cells: [&str; N]| {
-        let shown = cells.iter().zip(widths).zip(numbers).filter(|((_, width), _)| *width > 0);
+    let numbers: Vec<bool> =
+        (0..head.len()).map(|column| rows.iter().all(|row| is_number(&row.as_ref()[column]))).collect();
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut line = |cells: &[&str]| {
+        let shown = cells.iter().zip(&widths).zip(&numbers).filter(|((_, width), _)| **width > 0);
         let text: Vec<String> = shown
             .map(
-                |((cell, width), is_number)| {
+                |((cell, &width), &is_number)| {
                     if is_number { format!("{cell:>width$}") } else { format!("{cell:width$}") }
                 },
             )
@@ -41,7 +42,7 @@ pub(super) fn table<const N: usize>(page: &mut String, head: [&str; N], rows: Ve
         writeln!(page, "{}", text.join("  ").trim_end())
     };
     line(head)?;
-    rows.iter().try_for_each(|row| line(row.each_ref().map(String::as_str)))
+    rows.iter().try_for_each(|row| line(&row.as_ref().iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
 /// The ids of nodes, in a list.

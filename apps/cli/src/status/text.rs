@@ -3,17 +3,17 @@
 use std::fmt::{self, Write};
 
 use squall::{
-    AsideStatus, Fetching, LogStatus, RoomLevel, RoomStatus, ScrubStatus,
+    Fetching, RoomLevel, RoomStatus,
     admin::{
         ClientsReport, HealthReport, MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport, StallReport,
         StatusReport, TrafficReport, ViewLogReport, WaitReport,
     },
 };
 use squall_units::show_about_size;
-use time::OffsetDateTime;
 
 use super::{
-    security,
+    layout::layout,
+    log, security,
     table::{health, ids, table, time, traffic},
 };
 
@@ -29,13 +29,14 @@ fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
     if !report.members.is_empty() {
         let rows = report.members.iter().map(|member| self::member(report, member));
         let head = ["MEMBER", "RACK", "ADDRESS", "INCARNATION", "TRANSPORT", "HEARTBEAT", "STATE"];
-        table(page, head, rows.collect())?;
+        table(page, &head, &rows.collect::<Vec<_>>())?;
     }
     for MemberReport { node, unshared, .. } in &report.members {
         if let Some(why) = unshared {
             writeln!(page, "{node} is on this host too, but memory can't be shared with it: {why}")?;
         }
     }
+    layout(page, &[report])?;
     report.shards.iter().try_for_each(|shard| self::shard(page, shard))?;
     for StallReport { node, shard, group, waits_for, for_ms } in &report.stalls {
         let waited = time(*for_ms);
@@ -108,10 +109,9 @@ fn shard(page: &mut String, shard: &ShardReport) -> fmt::Result {
         writeln!(page, "{skipped} messages were no commands, and were skipped by all members")?;
     }
     if let Some(log) = &shard.log {
-        writeln!(page, "{}", self::log(log))?;
-        beside(page, log)?;
+        log::write(page, log)?;
     }
-    table(page, ["MEMBER", "ROLE", "SENT", "RECEIVED", "DELIVERED", "PERSISTED", "LAG"], rows(shard))
+    table(page, &["MEMBER", "ROLE", "SENT", "RECEIVED", "DELIVERED", "PERSISTED", "LAG"], &rows(shard))
 }
 
 fn node_condition(condition: &NodeCondition) -> String {
@@ -186,70 +186,6 @@ fn room(room: &RoomStatus) -> String {
     }
 }
 
-fn log(log: &LogStatus) -> String {
-    let LogStatus { first, last, globally_persisted, bytes, snapshots_bytes, records, written_bytes, syncs, .. } = log;
-    let what =
-        if last < first { format!("empty, behind version {last}") } else { format!("versions {first} to {last}") };
-    let ends = if log.ends_at_ns == 0 { String::new() } else { format!(", the last of {}", utc(log.ends_at_ns)) };
-    let snapshot = log.snapshot.map_or("no snapshot".to_owned(), |snapshot| format!("snapshot at {snapshot}"));
-    let failure = log.failure.as_ref().map_or(String::new(), |why| format!("; FAILED: {why}"));
-    let late = if log.snapshot_late { ", the next LATE" } else { "" };
-    format!(
-        "log: {what}{ends}; all members have {globally_persisted} on disk; {} here, {snapshot} ({}{late}); since its start {records} records, {} \
-         with {syncs} syncs{failure}",
-        show_about_size(*bytes),
-        show_about_size(*snapshots_bytes),
-        show_about_size(*written_bytes)
-    )
-}
-
-/// The search for damage in a log.
-fn scrub(scrub: &ScrubStatus) -> String {
-    let ScrubStatus { bytes_per_second, read_bytes, of_bytes, passes, ended_at_ns, found } = *scrub;
-    let ended = match passes {
-        0 => "not to its end yet".to_owned(),
-        passes => format!("{passes} times to its end, last at {}", utc(ended_at_ns)),
-    };
-    format!(
-        "read again for damage: {} of about {}, at {}/s; {ended}; {found} damages found",
-        show_about_size(read_bytes),
-        show_about_size(of_bytes.max(read_bytes)),
-        show_about_size(bytes_per_second)
-    )
-}
-
-/// The damage in a log, the search for it, and what is kept beside the log.
-fn beside(page: &mut String, log: &LogStatus) -> fmt::Result {
-    if let Some(why) = &log.no_room {
-        writeln!(page, "NO ROOM: {why}")?;
-    }
-    if log.scrub.bytes_per_second > 0 {
-        writeln!(page, "{}", scrub(&log.scrub))?;
-    }
-    for damage in &log.damaged {
-        writeln!(page, "DAMAGED: {damage}; it is replaced once another member that has these records can be asked")?;
-    }
-    if log.repaired > 0 {
-        writeln!(page, "{} damages were repaired since its start", log.repaired)?;
-    }
-    for AsideStatus { name, directory, first, last, bytes } in &log.asides {
-        writeln!(
-            page,
-            "set aside: {name}, versions {first} to {last} ({}), in {directory}: to look at it, copy its files to a directory of their \
-             own, without {name:?} and the dot in their names, and see `squall log read --help`; newer ones take its place",
-            show_about_size(*bytes)
-        )?;
-    }
-    Ok(())
-}
-
-/// The text of a time in nanoseconds since 1970.
-fn utc(ns: u64) -> String {
-    let time = OffsetDateTime::from_unix_timestamp_nanos(ns.into()).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    let (date, (hour, minute, second)) = (time.date(), time.to_hms());
-    format!("{date} {hour:02}:{minute:02}:{second:02} UTC")
-}
-
 fn rows(shard: &ShardReport) -> Vec<[String; 7]> {
     let role = |row: &RowReport| match (row.complete, row.sender) {
         (false, _) => "gets the state",
@@ -280,7 +216,7 @@ fn view_log(log: &ViewLogReport) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use squall::{
-        NodeId,
+        AsideStatus, LogStatus, NodeId, ScrubStatus,
         admin::{CandidateReport, CertificateReport, DeniedReport, KeysReport, PortReport, RefusedReport, WaitsFor},
     };
 
@@ -314,6 +250,7 @@ pub(super) mod tests {
             node: NodeId(node),
             sender: complete,
             complete,
+            goes: false,
             sent: 4,
             received: 12,
             delivered,
@@ -473,6 +410,10 @@ MEMBER  ADDRESS        INCARNATION  TRANSPORT  HEARTBEAT  STATE
      1  10.0.0.1:7700            7             itself     leads
      3  10.0.0.3:7700            7  TCP        120ms ago  new, SUSPECTED, wedged, SHORT OF ROOM
 node 3 is on this host too, but memory can't be shared with it: its socket is not found
+
+GROUP     SHARD  1  3
+accounts      0  ■  ◧
+■ holds the state, ◧ gets it, □ holds it until others do, · is no member
 
 shard 0 of \"accounts\": refuses work: too few members hold its state
 its state comes from node 3: 12 MiB of about 64 MiB so far
