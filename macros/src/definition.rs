@@ -34,7 +34,7 @@ pub(crate) struct Method {
 
 /// An argument of a method behind `self`.
 pub(crate) enum Argument {
-    Sent(Ident, Type),
+    Sent(Ident, Box<Type>),
     /// The place at which a command is applied: `&Applied`.
     Applied,
 }
@@ -342,7 +342,7 @@ fn argument(role: Role, input: &PatType, errors: &mut Errors) -> Option<Argument
     check_owned(&input.ty, owned, errors);
     match &*input.pat {
         Pat::Ident(name) if name.by_ref.is_none() && name.subpat.is_none() => {
-            Some(Argument::Sent(name.ident.clone(), (*input.ty).clone()))
+            Some(Argument::Sent(name.ident.clone(), input.ty.clone()))
         }
         pattern => {
             errors.add(pattern, "an argument is sent by its name: write a name here, and take it apart in the method");

@@ -49,7 +49,7 @@ fn local(name: &str) -> Ident {
 impl Method {
     fn sent(&self) -> impl Iterator<Item = (&Ident, &Type)> {
         self.arguments.iter().filter_map(|argument| match argument {
-            Argument::Sent(name, of) => Some((name, of)),
+            Argument::Sent(name, of) => Some((name, &**of)),
             Argument::Applied => None,
         })
     }

@@ -22,9 +22,9 @@ use crate::{
         asked_members::AskedMembers,
         client::{Ask, Call, CallId, ClientCore, ClientEffect, Resolve, encode},
         contacts::Contacts,
-        query::QueryService,
+        query::{Portable, QueryService},
         serve::{Clients, ConnectedClient, Outbox, Passing, ServeOptions, Served, ServedEntry, Server},
-        wire::{ShardName, ToClient, ToNode},
+        wire::{Consistency, ShardName, ToClient, ToNode},
     },
     group::{control::new_group, handle::Group},
 };
@@ -193,10 +193,10 @@ impl Cluster {
         self.client_named(group.to_owned())
     }
 
-    /// Creates a client of a shard of a group that nodes [serve](Cluster::serve_sharded). It knows the configuration's
-    /// members, and which of them are the shard's only once one of them has told it.
-    pub fn client_of_shard<R: QueryService>(&mut self, group: &str, shard: u32) -> Client<R> {
-        self.client_named(ShardName::of(group, shard))
+    /// Creates a client of each shard of a group that nodes [serve](Cluster::serve_sharded), in the shards' order. They
+    /// know the configuration's members, and which of them are a shard's only once one of them has told it.
+    pub fn clients_of_shards<R: QueryService>(&mut self, group: &str) -> Vec<Client<R>> {
+        (0..self.config.group(group).shards).map(|shard| self.client_named(ShardName::of(group, shard))).collect()
     }
 
     fn client_named<R: QueryService>(&mut self, name: String) -> Client<R> {
@@ -418,7 +418,7 @@ impl Cluster {
         }
     }
 
-    fn call<T: crate::clients::query::Portable>(&mut self, number: u32, ask: Ask, limit: Duration) -> Call<T> {
+    fn call<T: Portable>(&mut self, number: u32, ask: Ask, limit: Duration) -> Call<T> {
         let now = self.net.now();
         let client = &mut self.clients[number as usize];
         let (call, resolve) = Resolve::new();
@@ -438,6 +438,20 @@ impl<R: QueryService> Client<R> {
     pub fn submit(&self, cluster: &mut Cluster, command: &R::Command, limit: Duration) -> Call<R::Reply> {
         match encode(command) {
             Ok(command) => cluster.call(self.number, Ask::Command(command), limit),
+            Err(error) => Call::failed(error),
+        }
+    }
+
+    /// Asks a query, which has the time `limit` for its answer.
+    pub fn query(
+        &self,
+        cluster: &mut Cluster,
+        consistency: Consistency,
+        query: &R::Query,
+        limit: Duration,
+    ) -> Call<R::Answer> {
+        match encode(query) {
+            Ok(query) => cluster.call(self.number, Ask::Query(consistency, query), limit),
             Err(error) => Call::failed(error),
         }
     }

@@ -83,8 +83,7 @@ impl Run {
         let options = ServeOptions { window: rng.u32(1..=16), ..ServeOptions::default() };
         let node = |node| cluster.serve_sharded(NodeId(node), "sequence", |_| Sequence::default(), options);
         let groups = (1..=members).map(node).collect();
-        let client = |_| (0..shards).map(|shard| cluster.client_of_shard("sequence", shard)).collect();
-        let clients = (0..rng.usize(1..=4)).map(client).collect();
+        let clients = (0..rng.usize(1..=4)).map(|_| cluster.clients_of_shards("sequence")).collect();
         let (replicas, told) = (replicas as usize, vec![BTreeMap::new(); shards as usize]);
         Run { rng, cluster, options, replicas, groups, clients, asked: Vec::new(), told, numbers: 0 }
     }

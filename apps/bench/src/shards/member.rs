@@ -104,11 +104,14 @@ pub(crate) fn run(job: &ShardsJob, told: &Receiver<ShardsCommand>) -> Result<Nod
                 say(&WorkerReport::Called(Called { latencies }));
             }
             ShardsCommand::Leave { node: leaver } if leaver == job.node => {
-                // Its process ends, and another one takes its place.
                 if !node.leave(LEAVES_WITHIN) {
                     return Err(Stopped::Failed("it could not leave the group".into()));
                 }
+                node.shutdown();
                 say(&WorkerReport::Ready);
+                // Another process takes this one's place.
+                let _ = told.recv();
+                return Err(Stopped::Told);
             }
             ShardsCommand::Call { .. } | ShardsCommand::Leave { .. } => {}
         }
