@@ -232,6 +232,9 @@ impl Definition {
             // A lint about the keyword of the method would speak of a type that its author did not write.
             (_, Visibility::Public(_)) => self.visibility = parse_quote!(pub),
             (Visibility::Inherited, visibility) => self.visibility = visibility.clone(),
+            (Visibility::Restricted(_), Visibility::Restricted(wider)) if wider.path.is_ident("crate") => {
+                self.visibility = visibility.clone();
+            }
             _ => {}
         }
     }

@@ -274,7 +274,7 @@ fn calls(definition: &Definition, names: &Names) -> TokenStream {
         #visibility trait #calls: ::squall::__macro::Commands<#service> {
             #(#methods)*
         }
-        impl<Handle: ::squall::__macro::Commands<#service>> #calls for Handle {}
+        impl<__Handle: ::squall::__macro::Commands<#service>> #calls for __Handle {}
     }
 }
 

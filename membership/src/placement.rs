@@ -64,6 +64,8 @@ struct Shard {
     kept: Ranks,
     /// The members of the shard that hold its state, or were the last to hold it.
     holders: Ranks,
+    /// Those of which the others can get it now.
+    sources: Ranks,
     /// The members that it is to have.
     chosen: Ranks,
     /// The members that may be chosen, those first that go before the others: pinned ones, those of its racks, others.
@@ -81,9 +83,9 @@ impl Shard {
         union(&self.tiers).without(self.chosen)
     }
 
-    /// The members whose choice counts as a fetch: they lack a state that others hold.
+    /// The members whose choice counts as a fetch: they lack a state that others have for them.
     fn fetching(&self) -> Ranks {
-        if self.holders.is_empty() { Ranks::default() } else { self.chosen.without(self.holders) }
+        if self.sources.is_empty() { Ranks::default() } else { self.chosen.without(self.holders) }
     }
 
     /// Whether a replica may be placed elsewhere: it is new, or all chosen members hold the state.
@@ -172,9 +174,12 @@ impl Layout {
                 return Shard { replicas, tiers, ..Shard::default() };
             };
             let last_holders = ranks_of(&before.last_holders().iter().map(|holder| holder.node).collect::<Vec<_>>());
-            let holders = ranks_of(&before.complete).with(last_holders);
+            let sources = ranks_of(&before.complete);
+            let holders = sources.with(last_holders);
             let kept = ranks_of(&before.members).with(last_holders);
-            Shard { replicas, kept, holders, chosen: kept, tiers }
+            // Where fewer may hold it, others stay that hold it, as long as it could not work without them.
+            let least = sources.with(union(&tiers)).len().min(shard.min_replicas() as usize);
+            Shard { replicas: replicas.max(least), kept, holders, sources, chosen: kept, tiers }
         });
         let mut placement = Placement {
             members: all,
@@ -208,7 +213,8 @@ impl Layout {
             }
         };
         let alone = |tier| [tier, Ranks::default(), Ranks::default()];
-        let choices = [tiers, alone(free), alone(Ranks::first(members.len()))];
+        let in_racks = ranks(&|member| shard.own().is_some_and(|own| own.racks.contains(&member.rack)));
+        let choices = [tiers, alone(in_racks), alone(free), alone(Ranks::first(members.len()))];
         choices.into_iter().find(|tiers| !union(tiers).is_empty()).unwrap_or_default()
     }
 }

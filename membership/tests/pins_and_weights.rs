@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use squall_fabric::NodeId;
 use squall_membership::{
-    GroupLayout, Layout, LayoutError, Member, ShardLayout, ShardOptions, ShardState, ShardView, View,
+    GroupLayout, Holder, Layout, LayoutError, Member, OrderEnd, ShardLayout, ShardOptions, ShardState, ShardView, View,
 };
 
 use crate::layout::{
@@ -136,10 +136,27 @@ fn a_suspended_shard_holds_up_no_moves() {
     layout.moves_at_once = 1;
     let mut lost = settled(&layout, &plain([1]), None);
     lost.shards[0].complete.clear();
-    lost.shards[0].state = ShardState::Suspended { after: lost.epoch, last_holders: Vec::new(), acknowledged: 0 };
-    let next = view(&layout, &plain(1..=2), Some(&lost), |shard, node| shard.shard.0 > 0 && node == NodeId(1));
-    let held: Vec<_> = next.shards[1..].iter().filter(|shard| shard.members.contains(&NodeId(2))).collect();
-    assert_eq!(held.len(), 1, "{:?}", places(&next));
+    let member = &lost.members[0];
+    let holder = Holder { node: member.node, voter: member.voter, since: OrderEnd::START };
+    for last_holders in [Vec::new(), vec![holder]] {
+        lost.shards[0].state = ShardState::Suspended { after: lost.epoch, last_holders, acknowledged: 0 };
+        let next = view(&layout, &plain(1..=2), Some(&lost), |shard, node| shard.shard.0 > 0 && node == NodeId(1));
+        let held: Vec<_> = next.shards[1..].iter().filter(|shard| shard.members.contains(&NodeId(2))).collect();
+        assert_eq!(held.len(), 1, "{:?}", places(&next));
+    }
+}
+
+#[test]
+fn a_shard_that_works_does_not_stop_since_one_of_its_own_nodes_has_come() {
+    let options = BTreeMap::from([(0, pinned(&[3, 4], true))]);
+    let group = GroupLayout { min_replicas: 2, options, ..group("g", 1, Some(2)) };
+    let layout = layout_of(vec![group]);
+    let mut before = settled(&layout, &plain(1..=2), None);
+    for members in [plain(1..=3), plain(1..=3), plain(1..=4), plain(1..=4)] {
+        before = settled(&layout, &members, Some(&before));
+        assert!(before.shards[0].complete.len() >= 2, "{:?}", places(&before));
+    }
+    assert_eq!(before.shards[0].members, ids(&[3, 4]));
 }
 
 #[test]

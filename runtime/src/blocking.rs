@@ -10,6 +10,7 @@ use std::{
 
 thread_local! {
     static APPLYING: Cell<bool> = const { Cell::new(false) };
+    static REPLAYING: Cell<bool> = const { Cell::new(false) };
     static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
 }
 
@@ -31,6 +32,32 @@ impl Drop for Applying {
     fn drop(&mut self) {
         APPLYING.set(self.before);
     }
+}
+
+/// A sign, as long as it lives, that this thread runs application code that has run before: it is to build a state, and
+/// to do nothing else.
+#[derive(Debug)]
+pub struct Replaying {
+    before: bool,
+    _applying: Applying,
+}
+
+impl Replaying {
+    /// Begins application code that has run before.
+    pub fn enter() -> Replaying {
+        Replaying { before: REPLAYING.replace(true), _applying: Applying::enter() }
+    }
+}
+
+impl Drop for Replaying {
+    fn drop(&mut self) {
+        REPLAYING.set(self.before);
+    }
+}
+
+/// Whether this thread runs application code that has run before.
+pub fn is_replaying() -> bool {
+    REPLAYING.get()
 }
 
 /// Runs code that is no application's, such as callers' wakers, in the middle of application code.

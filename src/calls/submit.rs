@@ -58,7 +58,7 @@ impl<T> GroupShared<T> {
     #[inline]
     fn carry_out_with(&self, wakeups: Wakeups, wake: impl FnOnce(Waker)) {
         if wakeups.room {
-            self.admission.on_reply_slot();
+            blocking::outside_apply(|| self.admission.on_reply_slot());
         }
         if let Some(waker) = wakeups.wake {
             wake(waker);

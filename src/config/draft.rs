@@ -194,7 +194,9 @@ impl Draft {
             }
             Ok((NodeId(id), weight.value.unwrap_or(1)))
         };
-        let weights = self.weights.iter().map(weight).collect::<Result<_, _>>()?;
+        let mut weights = self.weights.iter().map(weight).collect::<Result<BTreeMap<_, _>, _>>()?;
+        // As if it were not given: nodes compare what they have.
+        weights.retain(|_, weight| *weight != 1);
         Ok((weights, self.node.moves_at_once.value.unwrap_or(MOVES_AT_ONCE)))
     }
 

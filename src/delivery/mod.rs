@@ -160,8 +160,8 @@ impl<S: Service> Delivery<S> {
         (ran, changed)
     }
 
-    fn orders_ticks(&self) -> bool {
-        self.part.as_ref().is_some_and(|part| part.orders_ticks(self.me))
+    fn tick_rank(&self) -> Option<u32> {
+        self.part.as_ref()?.tick_rank(self.me)
     }
 
     /// Sends messages of earlier views, as far as there is room. Once all are sent, callers may send theirs.
@@ -201,7 +201,8 @@ impl<S: Service> Delivery<S> {
         if let Some(mut service) = self.replica.take() {
             let _applying = Applying::enter();
             changes.drain(..).for_each(|view| self.context.tell_view(&mut service, &view));
-            self.context.look_at_clock(&service);
+            // A panic here would break more than the replica: the next step asks it.
+            self.context.ticks.ask_again();
         }
     }
 
@@ -446,10 +447,10 @@ impl<S: Service> Task for Delivery<S> {
         }
         // After the replies, so that one that came in time counts. Time goes on also while a reader holds the replica;
         // and a deadline that stayed due would keep this thread busy for nothing.
-        let orders_ticks = self.orders_ticks();
+        let tick_rank = self.tick_rank();
         let Delivery { context, .. } = self;
-        if orders_ticks {
-            context.ticks.step(now, context.time, &context.shared, S::tick());
+        if let Some(rank) = tick_rank {
+            context.ticks.step(now, context.time, rank, &context.shared, S::tick());
         }
         context.shared.admission.deadlines.expire(now, |waker| context.wakers.push(waker));
         context.publish();
@@ -460,7 +461,7 @@ impl<S: Service> Task for Delivery<S> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let ticks = self.context.ticks.deadline().filter(|_| self.orders_ticks());
+        let ticks = self.context.ticks.deadline().filter(|_| self.tick_rank().is_some());
         self.context.shared.admission.deadlines.next().into_iter().chain(ticks).min()
     }
 

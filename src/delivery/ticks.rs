@@ -5,7 +5,9 @@
 //! All replicas take the tick at the same place. If it is behind the wake-up time there, all wake; else none does.
 //!
 //! A tick that comes twice, or too early because a clock was set back, wakes none. So it need not be known what became
-//! of the ticks of a sender that has failed: the next sender orders one of its own.
+//! of the ticks of a sender that has failed: the next sender orders one of its own. And where no tick comes, since the
+//! first sender's clock is behind or so far ahead that it may send nothing, the other senders order one each, the later
+//! the higher their rank.
 
 use std::{
     pin::Pin,
@@ -28,6 +30,9 @@ const LEAST: Duration = Duration::from_millis(1);
 /// The interval at which a tick that is under way, or was not accepted, is looked at again.
 const RETRY: Duration = Duration::from_millis(10);
 
+/// The time by which each further sender waits longer for a tick.
+const GRACE: Duration = Duration::from_millis(100);
+
 /// The interval at which the wall clock is looked at, which may have been set.
 const LOOKS: Duration = Duration::from_secs(1);
 
@@ -35,6 +40,10 @@ const LOOKS: Duration = Duration::from_secs(1);
 pub(super) struct Ticks<T> {
     /// The time at which the replica is to be woken, as of the last look at it.
     wake_at: Option<Hlc>,
+    /// Whether the replica may ask for another time by now.
+    is_stale: bool,
+    /// The time since which a tick is due by this node's clock, or since which this node has ordered none.
+    due_since: Option<Time>,
     /// The tick that is under way. There is one at most.
     under_way: Option<Submit<T>>,
     /// The time before which no other tick is sent.
@@ -45,33 +54,53 @@ pub(super) struct Ticks<T> {
 
 impl<T> Default for Ticks<T> {
     fn default() -> Ticks<T> {
-        Ticks { wake_at: None, under_way: None, not_before: Time::ZERO, look_at: Time::ZERO }
+        Ticks {
+            wake_at: None,
+            is_stale: false,
+            due_since: None,
+            under_way: None,
+            not_before: Time::ZERO,
+            look_at: Time::ZERO,
+        }
     }
 }
 
 impl<T> Ticks<T> {
     /// Takes the time at which the replica is to be woken.
     pub(super) fn set(&mut self, wake_at: Option<Hlc>) {
+        self.is_stale = false;
         if self.wake_at != wake_at {
-            (self.wake_at, self.look_at) = (wake_at, Time::ZERO);
+            (self.wake_at, self.look_at, self.due_since) = (wake_at, Time::ZERO, None);
         }
     }
 
-    /// Returns the time of the next look, if the replica is to be woken at any time.
-    pub(super) fn deadline(&self) -> Option<Time> {
-        self.wake_at.map(|_| self.look_at)
+    /// Notes that the replica is to be asked soon when it is to be woken.
+    pub(super) fn ask_again(&mut self) {
+        self.is_stale = true;
     }
 
-    /// Orders a tick of these bytes, if one is due. `time` is the group's. Called outside the application's calls, by
-    /// the node that orders ticks.
-    pub(super) fn step(&mut self, now: Time, time: Hlc, shared: &Arc<GroupShared<T>>, bytes: &[u8]) {
+    /// Returns the time of the next look, if there must be one.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        if self.is_stale { Some(Time::ZERO) } else { self.wake_at.map(|_| self.look_at) }
+    }
+
+    /// Orders a tick of these bytes, if one is due. `time` is the group's, and `rank` this node's among the senders.
+    /// Called outside the application's calls.
+    pub(super) fn step(&mut self, now: Time, time: Hlc, rank: u32, shared: &Arc<GroupShared<T>>, bytes: &[u8]) {
         if let Some(wake_at) = self.wake_at.filter(|_| self.look_at <= now) {
-            self.look_at = now + self.look(now, wake_at, time, shared, bytes);
+            self.look_at = now + self.look(now, (wake_at, time), rank, shared, bytes);
         }
     }
 
     /// Orders a tick, if it is time. Returns the time until the next look.
-    fn look(&mut self, now: Time, wake_at: Hlc, time: Hlc, shared: &Arc<GroupShared<T>>, bytes: &[u8]) -> Duration {
+    fn look(
+        &mut self,
+        now: Time,
+        (wake_at, time): (Hlc, Hlc),
+        rank: u32,
+        shared: &Arc<GroupShared<T>>,
+        bytes: &[u8],
+    ) -> Duration {
         if let Some(tick) = &mut self.under_way {
             // Whether it was delivered or not: the replica says whether there must be another.
             if Pin::new(tick).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -88,12 +117,16 @@ impl<T> Ticks<T> {
         if let Some(rest) = wake_at.0.checked_sub(own.max(time).0).filter(|rest| *rest > 0) {
             return Duration::from_nanos(rest).clamp(LEAST, LOOKS);
         }
+        let turn = *self.due_since.get_or_insert(now) + rank * GRACE;
+        if now < turn {
+            return turn.since(now);
+        }
         let tick = Submit::new(shared, Ok(Envelope::bytes(bytes)));
         self.not_before = now + LEAST;
         if !tick.is_accepted() {
             return RETRY;
         }
-        self.under_way = Some(tick);
+        (self.under_way, self.due_since) = (Some(tick), None);
         LEAST
     }
 }

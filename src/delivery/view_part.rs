@@ -76,10 +76,11 @@ impl ViewPart {
         }
     }
 
-    /// Whether node `me` is the one that orders the ticks.
-    pub(super) fn orders_ticks(&self, me: NodeId) -> bool {
+    /// The rank of node `me` among those that order ticks, if it is one of them.
+    pub(super) fn tick_rank(&self, me: NodeId) -> Option<u32> {
         let is_complete = matches!(self.phase, ReplicaPhase::Complete { .. });
-        is_complete && self.members.senders.first() == Some(&me) && self.unavailable().is_none()
+        let rank = self.members.senders.iter().position(|&sender| sender == me)?;
+        (is_complete && self.unavailable().is_none()).then_some(rank as u32)
     }
 
     /// The reason for which callers can't be let in.

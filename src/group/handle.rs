@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use squall_ordered::Mode;
+use squall_runtime::blocking;
 
 use crate::{
     calls::{
@@ -56,11 +57,12 @@ pub struct WeakGroup<R: Service> {
 
 impl<R: Service> WeakGroup<R> {
     /// Returns the group's handle. None before the service is made, and once all handles are dropped and the node has
-    /// ended.
+    /// ended. None also while `apply` is called again for commands of the log, to build a state that there was: what
+    /// they made the service send was sent then.
     ///
     /// A thread of the service drops it between its uses: as long as it lives, so does the service.
     pub fn upgrade(&self) -> Option<Group<R>> {
-        let reads = self.reads.upgrade()?;
+        let reads = self.reads.upgrade().filter(|_| !blocking::is_replaying())?;
         let WeakGroup { shared, history, mode, .. } = self;
         Some(Group { shared: Arc::clone(shared), reads, history: Arc::clone(history), mode: *mode })
     }

@@ -93,7 +93,8 @@ impl NodeBuilder {
     /// service that itself submits commands or reads.
     ///
     /// The handle works once the node has started. Inside `apply` nothing can be waited for, so a service there sends
-    /// with [`try_send`](Group::try_send), and waits on a thread or task of its own.
+    /// with [`try_send`](Group::try_send), and waits on a thread or task of its own. The replica of each member sends.
+    /// Sending fails at times, such as at a member that joins, and must not change the state.
     pub fn group_with<R: Replicated>(&mut self, name: &str, service: impl FnOnce(WeakGroup<R>) -> R) -> Group<R> {
         let (group, spec) = new_group_with(name, &self.config, service);
         self.groups.push(spec);

@@ -1,6 +1,10 @@
 //! A running node, as its application has it.
 
-use std::{sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
 use squall_fabric::NodeId;
 use squall_membership::{EndReason, Input, View};
@@ -176,18 +180,30 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let Some(engine) = self.engine.take() else { return };
-        // An operator that let the node leave hears of that before the node goes.
-        self.operator.farewells.wait(FAREWELL_PATIENCE);
-        self.operator.tell(EngineRequest::Stop);
-        if engine.join().is_err() {
-            tracing::error!("the engine's thread panicked");
+        let is_own = engine.thread().id() == thread::current().id();
+        let (operator, clients) = (Arc::clone(&self.operator), self.clients.take());
+        let (room, scrub, storage, server) =
+            (self.room.take(), self.scrub.take(), self.storage.take(), self.server.take());
+        let end = move || {
+            // An operator that let the node leave hears of that before the node goes.
+            operator.farewells.wait(FAREWELL_PATIENCE);
+            operator.tell(EngineRequest::Stop);
+            if engine.join().is_err() {
+                tracing::error!("the engine's thread panicked");
+            }
+            drop((room, scrub));
+            drop(storage);
+            if let Some(clients) = clients {
+                clients.stop();
+            }
+            drop(server);
+        };
+        if !is_own {
+            return end();
         }
-        drop(self.room.take());
-        drop(self.scrub.take());
-        drop(self.storage.take());
-        if let Some(clients) = &self.clients {
-            clients.stop();
+        // A waker that polls at once runs here on the engine's thread, which can't wait for itself.
+        if let Err(error) = thread::Builder::new().name("squall-end".to_owned()).spawn(end) {
+            tracing::error!(%error, "a node could not be ended");
         }
-        drop(self.server.take());
     }
 }

@@ -17,7 +17,8 @@ use crate::clients::admin::{Admin, StatusReport};
 /// A node that waits for the other members of its first view, or to be taken in.
 ///
 /// A future for any executor; on a plain thread, [`wait`](Starting::wait). Dropping it ends the node, as dropping a
-/// [`Node`] does: it gives back its name, its ports and its logs, and has no threads any more.
+/// [`Node`] does: it gives back its name, its ports and its logs, and has no threads any more, but perhaps one that
+/// waits for a file system that hangs. That takes a moment, as does a poll that fails: the thread is blocked for it.
 #[must_use = "dropping it ends the node"]
 pub struct Starting {
     /// None once the start is done.
@@ -65,7 +66,7 @@ impl Starting {
         blocking::block_on(None, |context| Pin::new(&mut self).poll(context)).expect("there is no deadline")
     }
 
-    /// Ends the node. Waits until all its threads have ended.
+    /// Ends the node, and waits until it has ended.
     pub fn cancel(self) {
         drop(self);
     }

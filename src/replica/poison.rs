@@ -52,7 +52,7 @@ impl Given {
             "the application panicked when it applied version {version} of the log in {directory} ({position}, submitted by \
              {sender}), as it will at each start: start a program in which that is mended; or let the group go on without that \
              command: end all nodes, give each whose log has it `squall log skip DIR --version {version} --reason TEXT`, and \
-             start them again"
+             start them again (unless it panicked in `woken`, which it would be again)"
         )
     }
 }

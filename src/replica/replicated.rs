@@ -86,8 +86,8 @@ pub trait Replicated: Send + 'static {
     /// The name and version of the commands and of the contents of snapshots, which all members of a group, and their
     /// logs, must have alike.
     ///
-    /// A program whose commands or snapshots change needs it: without it, only the size and alignment of commands are
-    /// compared.
+    /// A program whose commands or snapshots change needs it, or in which a replica is [woken](Replicated::woken) at
+    /// other times, or does something else then: without it, only the size and alignment of commands are compared.
     const SCHEMA: Schema = Schema::UNDECLARED;
 
     /// Applies a command, in place where it was received.

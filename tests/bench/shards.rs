@@ -21,7 +21,7 @@ fn a_sharded_group_is_measured_while_members_fail_and_leave() {
 
 #[test]
 fn what_cannot_be_run_is_refused_with_a_remedy() {
-    for (arguments, remedy) in [("--shards 0", "1..=256"), ("--nodes 1", "2..=32"), ("--seconds 61", "10ms to 1m")] {
+    for (arguments, remedy) in [("--shards 0", "1..=256"), ("--nodes 1", "2..=32"), ("--seconds 0", "give a time")] {
         let output = bench(&format!("shards {arguments}"));
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {said}");

@@ -181,3 +181,18 @@ fn all_replicas_are_woken_at_the_same_places_whatever_fails() {
         Ok(())
     });
 }
+
+#[test]
+fn a_wrong_clock_of_the_first_sender_holds_no_timer_up() {
+    for ahead in [3600, -3600] {
+        let mut run = Run::new(1);
+        run.cluster.set_wall_clock(NodeId(1), ahead * 1_000_000_000);
+        run.cluster.run_for(Duration::from_millis(100));
+        let submitted = run.groups[1].submit(&1);
+        assert_eq!(run.cluster.wait(PATIENCE, submitted), Some(Ok(1)));
+        run.cluster.run_for(Duration::from_secs(3));
+        let read = run.groups[1].read(|served| served.woken.len());
+        let woken = run.cluster.wait(PATIENCE, read).expect("it answers").expect("it serves");
+        assert!(woken >= 10, "{woken} with a clock {ahead} s ahead");
+    }
+}

@@ -34,7 +34,8 @@ pub enum EntryBody<'a> {
         /// Its bytes, as rkyv encoded them, aligned.
         bytes: &'a [u8],
     },
-    /// A message that is no command of the application: clients' sessions are replicated, too.
+    /// A message that is no command of the application: clients' sessions are replicated, too, and so is the group's
+    /// time when a replica is [woken](crate::Replicated::woken).
     Other {
         /// The member that submitted it.
         sender: NodeId,

@@ -11,6 +11,8 @@ use squall_ordered::{
     log::{Body, Damage, End, Position, ReadError, Reader, Skips},
 };
 
+use squall_runtime::blocking::Replaying;
+
 use crate::{
     capture::state::LastView,
     durable::disk::Disk,
@@ -84,6 +86,7 @@ pub(crate) fn give<S: Service>(
     scratch: &mut AlignedVec,
     noted: &mut Option<Given>,
 ) {
+    let _replaying = Replaying::enter();
     let given = OnPanic::note(message, stamp, noted);
     let _ = match is_skipped {
         false => service.take(message, stamp, scratch).map(drop),

@@ -17,7 +17,9 @@ const NONE: &str = "·";
 /// Draws which members hold which shards in the latest view, with how much of its state has come to a member, as far as
 /// the reports of the members say. Draws nothing where all members hold all shards.
 pub(super) fn layout(page: &mut String, reports: &[&StatusReport]) -> fmt::Result {
-    let Some(latest) = reports.iter().rev().max_by_key(|report| report.epoch) else { return Ok(()) };
+    // A witness knows no shards.
+    let members = reports.iter().rev().filter(|report| !report.members.is_empty());
+    let Some(latest) = members.max_by_key(|report| report.epoch) else { return Ok(()) };
     let nodes: Vec<NodeId> = latest.members.iter().map(|member| member.node).collect();
     let mark = |shard: &ShardReport, node: NodeId| match shard.rows.iter().find(|row| row.node == node) {
         None => NONE.to_owned(),
