@@ -33,7 +33,7 @@ impl std::error::Error for Odd {}
 impl<D: rancor::Fallible<Error: rancor::Source> + ?Sized> Deserialize<Even, D> for ArchivedEven {
     fn deserialize(&self, _: &mut D) -> Result<Even, D::Error> {
         let number = self.0.to_native();
-        if number % 2 == 0 { Ok(Even(number)) } else { Err(rancor::Source::new(Odd)) }
+        if number.is_multiple_of(2) { Ok(Even(number)) } else { Err(rancor::Source::new(Odd)) }
     }
 }
 
