@@ -113,16 +113,6 @@ fn a_wake_up_time_is_kept_through_a_view_change() {
 }
 
 #[test]
-fn only_the_first_sender_orders_ticks() {
-    let config = config(|_| ());
-    let (group, spec) = new_group("ledger", Alarm { wake_at: Some(Hlc(0)), ..Alarm::default() }, &config);
-    let nodes = [NodeId(2), NodeId(1)];
-    let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);
-    solo.advance(Duration::from_millis(5));
-    assert_eq!(solo.task.deadline(), None);
-}
-
-#[test]
 fn a_member_of_an_unordered_group_is_never_woken() {
     let mut solo = alarm(true, Mode::Unordered);
     drop(solo.group.submit(&0));

@@ -193,6 +193,7 @@ fn a_wrong_clock_of_the_first_sender_holds_no_timer_up() {
         run.cluster.run_for(Duration::from_secs(3));
         let read = run.groups[1].read(|served| served.woken.len());
         let woken = run.cluster.wait(PATIENCE, read).expect("it answers").expect("it serves");
-        assert!(woken >= 10, "{woken} with a clock {ahead} s ahead");
+        // The next sender waits for 100 ms each time.
+        assert!((10..=31).contains(&woken), "{woken} with a clock {ahead} s ahead");
     }
 }
