@@ -109,6 +109,13 @@ impl<S: Service> ApplyContext<S> {
         }
     }
 
+    /// Notes that the replica is to be asked soon when it is to be woken.
+    pub(super) fn look_at_clock_soon(&mut self) {
+        if self.in_order {
+            self.ticks.ask_again();
+        }
+    }
+
     /// Asks the replica when it is to be woken. Members of an unordered group have no common time.
     pub(super) fn look_at_clock(&mut self, service: &S) {
         if self.in_order {

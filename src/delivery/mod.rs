@@ -202,7 +202,7 @@ impl<S: Service> Delivery<S> {
             let _applying = Applying::enter();
             changes.drain(..).for_each(|view| self.context.tell_view(&mut service, &view));
             // A panic here would break more than the replica: the next step asks it.
-            self.context.ticks.ask_again();
+            self.context.look_at_clock_soon();
         }
     }
 

@@ -68,26 +68,29 @@ impl<T> Default for Ticks<T> {
 impl<T> Ticks<T> {
     /// Takes the time at which the replica is to be woken.
     pub(super) fn set(&mut self, wake_at: Option<Hlc>) {
-        self.is_stale = false;
-        if self.wake_at != wake_at {
+        if self.wake_at != wake_at || self.is_stale {
             (self.wake_at, self.look_at, self.due_since) = (wake_at, Time::ZERO, None);
         }
+        self.is_stale = false;
     }
 
     /// Notes that the replica is to be asked soon when it is to be woken.
     pub(super) fn ask_again(&mut self) {
-        self.is_stale = true;
+        (self.is_stale, self.look_at) = (true, Time::ZERO);
     }
 
     /// Returns the time of the next look, if there must be one.
     pub(super) fn deadline(&self) -> Option<Time> {
-        if self.is_stale { Some(Time::ZERO) } else { self.wake_at.map(|_| self.look_at) }
+        (self.is_stale || self.wake_at.is_some()).then_some(self.look_at)
     }
 
     /// Orders a tick of these bytes, if one is due. `time` is the group's, and `rank` this node's among the senders.
     /// Called outside the application's calls.
     pub(super) fn step(&mut self, now: Time, time: Hlc, rank: u32, shared: &Arc<GroupShared<T>>, bytes: &[u8]) {
-        if let Some(wake_at) = self.wake_at.filter(|_| self.look_at <= now) {
+        if self.is_stale {
+            // A reader has the replica, so that it could not be asked.
+            self.look_at = self.look_at.max(now + RETRY);
+        } else if let Some(wake_at) = self.wake_at.filter(|_| self.look_at <= now) {
             self.look_at = now + self.look(now, (wake_at, time), rank, shared, bytes);
         }
     }
