@@ -203,7 +203,9 @@ fn tiers(layout: &Layout, members: &[Member], shard: ShardLayout<'_>) -> Vec<BTr
     let pinned: BTreeSet<NodeId> = all.iter().copied().filter(|node| own.pinned.contains(node)).collect();
     let others = if own.only { BTreeSet::new() } else { free.clone() };
     let is_some = |tiers: &Vec<BTreeSet<NodeId>>| tiers.iter().any(|tier| !tier.is_empty());
-    [vec![pinned, near, others], vec![free], vec![all]].into_iter().find(is_some).unwrap()
+    let is_in_racks = |member: &&Member| own.racks.contains(&member.rack);
+    let in_racks = members.iter().filter(is_in_racks).map(|member| member.node).collect();
+    [vec![pinned, near, others], vec![in_racks], vec![free], vec![all]].into_iter().find(is_some).unwrap()
 }
 
 /// The number of members that a shard has.
