@@ -142,9 +142,7 @@ fn member(cluster: &str, id: u32) -> Done {
     let mut node = Node::builder(config.build()?);
     node.serve_sharded(GROUP, |_shard| StoreShard::default(), ServeOptions::default());
     let node = node.start()?;
-    while !is_whole(&node.view()) {
-        thread::sleep(Duration::from_millis(1));
-    }
+    node.wait_view(PATIENCE, is_whole)?.ok_or("some members have not come")?;
     say("ready")?;
     io::stdin().read_line(&mut String::new())?;
     // The others go on with the shards that this member has held.

@@ -6,8 +6,8 @@ use std::time::Duration;
 /// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// The number of sessions that may be open at a time, in the whole group. A client has its
-    /// [share](squall_fabric::share) of them: the sessions of one certificate, or of one address where there are no
+    /// The number of sessions that may be open at a time, in the whole group, or in each of its shards. A client has
+    /// its [share](squall_fabric::share) of them: the sessions of one certificate, or of one address where there are no
     /// certificates, are three eighths at most.
     pub max_sessions: u32,
     /// The number of requests that a client may have under way.

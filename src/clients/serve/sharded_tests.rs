@@ -4,50 +4,16 @@ use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use rkyv::Archived;
 use squall_fabric::NodeId;
 
+use super::tests::{Counter, until};
 use crate::{
-    Applied, Config, Consistency, Node, Partitioned, QueryService, Replicated, ServeOptions, ServedShards, SubmitError,
-    Unavailable,
+    Config, Consistency, Node, Partitioned, ServeOptions, ServedShards, SubmitError, Unavailable,
     client::{Client, ClientConfig, ClientError, Shards},
 };
-
-/// A service that adds, and replies with the sum.
-struct Counter(i64);
-
-impl Replicated for Counter {
-    type Command = i64;
-    type Reply = i64;
-
-    fn apply(&mut self, add: &Archived<i64>, _at: &Applied) -> i64 {
-        self.0 += add.to_native();
-        self.0
-    }
-
-    fn snapshot(&self) -> crate::Snapshot {
-        crate::Snapshot::of_bytes(self.0.to_le_bytes())
-    }
-
-    fn restore(&mut self, from: &mut dyn std::io::Read) -> std::io::Result<()> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes)?;
-        self.0 = i64::from_le_bytes(bytes);
-        Ok(())
-    }
-}
-
-impl QueryService for Counter {
-    type Query = ();
-    type Answer = i64;
-
-    fn answer(&self, _query: &()) -> i64 {
-        self.0
-    }
-}
 
 impl Partitioned for Counter {
     type Key = u64;
@@ -80,14 +46,6 @@ fn start(test: &str, members: u32, shards: u32) -> Vec<(Node, ServedShards<Count
 fn connect(test: &str, members: impl IntoIterator<Item = u32>) -> Result<Shards<Counter>, ClientError> {
     let config = ClientConfig::on_host(cluster(test), members.into_iter().map(NodeId));
     Shards::connect(&config.with_timeout(Duration::from_secs(60)), "counters").wait()
-}
-
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !so() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
@@ -133,7 +91,7 @@ fn members_other_nodes_and_clients_have_one_handle() {
 fn commands_of_a_node_that_is_dropped_go_on_elsewhere() {
     const AT_ONCE: usize = 3000;
     let nodes = start("dropped", 4, 2);
-    let done = AtomicBool::new(false);
+    let (done, batches) = (AtomicBool::new(false), AtomicU64::new(0));
     let (_, counters) = &nodes[0];
     let results: Vec<(usize, Result<i64, ClientError>)> = thread::scope(|scope| {
         let submitting = scope.spawn(|| {
@@ -142,6 +100,7 @@ fn commands_of_a_node_that_is_dropped_go_on_elsewhere() {
                 let submit = |number| (number % 2, counters.shard(number % 2).submit(&1));
                 let calls: Vec<_> = (0..AT_ONCE).map(submit).collect();
                 results.extend(calls.into_iter().map(|(shard, call)| (shard, call.wait())));
+                batches.fetch_add(1, Ordering::Relaxed);
             }
             results
         });
@@ -155,7 +114,8 @@ fn commands_of_a_node_that_is_dropped_go_on_elsewhere() {
                 view.epoch > before && view.members.len() == 4 && view.joined.contains(&NodeId(1))
             };
             until("the node is back", || is_back() || first.view().epoch.0 > before.0 + 2);
-            thread::sleep(Duration::from_millis(50));
+            let made = batches.load(Ordering::Relaxed);
+            until("calls go on", || batches.load(Ordering::Relaxed) >= made + 2);
         }
         done.store(true, Ordering::Relaxed);
         submitting.join().expect("the caller does not panic")

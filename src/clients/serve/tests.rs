@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    io::Write,
+    io::{self, Read, Write},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -14,7 +14,7 @@ use squall_services::{Caller, ControlStream, DialTarget, Service};
 
 use super::ServeOptions;
 use crate::{
-    Applied, Config, Mode, Node, Replicated, ServedGroup, StartError,
+    Applied, Config, Mode, Node, Replicated, ServedGroup, Snapshot, StartError,
     clients::{
         admin::{AdminClient, Target},
         client::{Client, ClientConfig, ClientError},
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// A service that adds, and replies with the sum.
-struct Counter(i64);
+pub(super) struct Counter(pub(super) i64);
 
 impl Replicated for Counter {
     type Command = i64;
@@ -33,6 +33,17 @@ impl Replicated for Counter {
     fn apply(&mut self, add: &Archived<i64>, _at: &Applied) -> i64 {
         self.0 += add.to_native();
         self.0
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of_bytes(self.0.to_le_bytes())
+    }
+
+    fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        let mut bytes = [0; 8];
+        from.read_exact(&mut bytes)?;
+        self.0 = i64::from_le_bytes(bytes);
+        Ok(())
     }
 }
 
@@ -68,7 +79,7 @@ fn client(test: &str, members: impl IntoIterator<Item = u32>) -> Client<Counter>
     Client::connect(&config.with_timeout(Duration::from_secs(60)), "counter").unwrap()
 }
 
-fn until(what: &str, mut so: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !so() {
         assert!(Instant::now() < deadline, "not in time: {what}");

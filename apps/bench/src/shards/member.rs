@@ -3,7 +3,6 @@
 use std::{
     io::{self, Read},
     sync::mpsc::Receiver,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -20,9 +19,6 @@ use crate::{
 };
 
 pub(super) const GROUP: &str = "bench";
-
-/// The interval of looks for an event that wakes no thread.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// The time within which a node leaves the group.
 const LEAVES_WITHIN: Duration = Duration::from_secs(30);
@@ -81,16 +77,9 @@ pub(crate) fn run(job: &ShardsJob, told: &Receiver<ShardsCommand>) -> Result<Nod
     loop {
         match told.recv().map_err(|_| Stopped::Told)? {
             ShardsCommand::Settle => {
-                let view = loop {
-                    let view = node.view();
-                    if is_settled(&view, job) {
-                        break view;
-                    }
-                    if let Some(reason) = node.end_reason() {
-                        return Err(Stopped::Failed(reason.to_string()));
-                    }
-                    thread::sleep(LOOK);
-                };
+                // The parent has its own patience.
+                let view = node.wait_view(Duration::MAX, |view| is_settled(view, job));
+                let view = view.map_err(|reason| reason.to_string())?.ok_or("it did not settle".to_owned())?;
                 let nodes = view.nodes().iter().map(|node| node.0).collect();
                 say(&WorkerReport::Settled(Settled { epoch: view.epoch.0, nodes }));
             }
