@@ -21,6 +21,8 @@ pub(crate) struct Definition {
     pub(crate) view_changed: Option<Ident>,
     pub(crate) wake_at: Option<Ident>,
     pub(crate) woken: Option<Ident>,
+    pub(crate) follow_ups: Option<Ident>,
+    pub(crate) follow_up: Option<Ident>,
 }
 
 /// A command or a query.
@@ -48,9 +50,11 @@ enum Role {
     ViewChanged,
     WakeAt,
     Woken,
+    FollowUps,
+    FollowUp,
 }
 
-const ROLES: [(&str, Role); 7] = [
+const ROLES: [(&str, Role); 9] = [
     ("command", Role::Command),
     ("query", Role::Query),
     ("snapshot", Role::Snapshot),
@@ -58,6 +62,8 @@ const ROLES: [(&str, Role); 7] = [
     ("view_changed", Role::ViewChanged),
     ("wake_at", Role::WakeAt),
     ("woken", Role::Woken),
+    ("follow_ups", Role::FollowUps),
+    ("follow_up", Role::FollowUp),
 ];
 
 /// The methods that a client has itself, or with a trait that is always in scope.
@@ -129,6 +135,8 @@ pub(crate) fn read(arguments: TokenStream, item: TokenStream) -> Result<(ItemImp
         view_changed: None,
         wake_at: None,
         woken: None,
+        follow_ups: None,
+        follow_up: None,
     };
     for item in &mut block.items {
         if let ImplItem::Fn(method) = item {
@@ -196,6 +204,8 @@ impl Definition {
             Role::ViewChanged => &mut self.view_changed,
             Role::WakeAt => &mut self.wake_at,
             Role::Woken => &mut self.woken,
+            Role::FollowUps => &mut self.follow_ups,
+            Role::FollowUp => &mut self.follow_up,
         };
         if of_role.is_some() {
             errors.add(&name, "another method has this attribute already: a service has one such method");
@@ -262,6 +272,15 @@ impl Definition {
             }
             (None, Some(method)) => {
                 errors.add(method, "a replica is woken when it says so: write a method with `#[wake_at]`");
+            }
+            _ => {}
+        }
+        match (&self.follow_ups, &self.follow_up) {
+            (Some(method), None) => {
+                errors.add(method, "a follow-up that is due has a command: write a method with `#[follow_up]`");
+            }
+            (None, Some(method)) => {
+                errors.add(method, "a follow-up is made when it is due: write a method with `#[follow_ups]`");
             }
             _ => {}
         }

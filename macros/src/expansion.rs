@@ -226,12 +226,14 @@ fn arms(message: &Ident, result: &Ident, methods: &[Method], at: &Ident) -> Toke
 fn query_service(definition: &Definition, names: &Names) -> TokenStream {
     let (service, Names { query, answer, .. }) = (&definition.service, names);
     let archived = local("archived");
+    let follow_ups = follow_ups(definition);
     if definition.queries.is_empty() {
         return quote! {
             impl ::squall::QueryService for #service {
                 type Query = ();
                 type Answer = ();
                 fn answer(&self, _: &::squall::__macro::rkyv::Archived<()>) {}
+                #follow_ups
             }
         };
     }
@@ -244,8 +246,23 @@ fn query_service(definition: &Definition, names: &Names) -> TokenStream {
             fn answer(&self, #archived: &::squall::__macro::rkyv::Archived<#query>) -> #answer {
                 match ::squall::__macro::decode::<#query>(#archived) { #arms }
             }
+            #follow_ups
         }
     }
+}
+
+/// Writes the methods that make follow-ups, if there are such.
+fn follow_ups(definition: &Definition) -> Option<TokenStream> {
+    let (due, make) = definition.follow_ups.as_ref().zip(definition.follow_up.as_ref())?;
+    let number = local("number");
+    Some(quote! {
+        fn follow_ups(&self) -> ::core::ops::Range<u64> {
+            Self::#due(self)
+        }
+        fn follow_up(&self, #number: u64) -> ::core::option::Option<<Self as ::squall::Replicated>::Command> {
+            Self::#make(self, #number)
+        }
+    })
 }
 
 /// Writes the trait whose methods the handles have.

@@ -20,6 +20,7 @@ use proc_macro2::TokenStream;
 /// - `#[snapshot]` and `#[restore]`: `Replicated::snapshot` and `Replicated::restore`.
 /// - `#[view_changed]`: `Replicated::view_changed`.
 /// - `#[wake_at]` and `#[woken]`: `Replicated::wake_at` and `Replicated::woken`.
+/// - `#[follow_ups]` and `#[follow_up]`: `QueryService::follow_ups` and `QueryService::follow_up`.
 ///
 /// Methods without one stay as they are. Arguments and results are values that derive rkyv's `Archive`, `Serialize` and
 /// `Deserialize`, as most types of the standard library do.

@@ -42,6 +42,12 @@ const GOOD: &str = r#"
         #[woken]
         fn expire(&mut self, at: &Applied) {}
 
+        #[follow_ups]
+        fn unpaid(&self) -> Range<u64> { 0..0 }
+
+        #[follow_up]
+        fn pay(&self, number: u64) -> Option<BankCommand> { None }
+
         fn helper(&self) {}
     }
 "#;
@@ -106,13 +112,13 @@ fn a_block_becomes_what_one_would_write_by_hand() {
     assert_eq!(
         names,
         [
-            "impl : transfer r#move tick __1 balance save load changed due expire helper",
+            "impl : transfer r#move tick __1 balance save load changed due expire unpaid pay helper",
             "pub(crate) BankCommand: Transfer Move Tick Method1",
             "pub(crate) BankReply: Transfer Move Tick Method1 Undecodable",
             "pub(crate) BankQuery: Balance",
             "pub(crate) BankAnswer: Balance Undecodable",
             "impl Replicated: apply snapshot restore view_changed wake_at woken",
-            "impl QueryService: answer",
+            "impl QueryService: answer follow_ups follow_up",
             "pub(crate) BankCalls: transfer r#move tick __1 balance",
             "impl BankCalls: ",
         ]
@@ -165,6 +171,8 @@ fn errors_say_what_to_do() {
         (method("#[restore] fn a(&mut self) {}"), "write a method with `#[snapshot]`"),
         (method("#[wake_at] fn a(&self) -> Option<Hlc> {}"), "write a method with `#[woken]`"),
         (method("#[woken] fn a(&mut self, at: &Applied) {}"), "write a method with `#[wake_at]`"),
+        (method("#[follow_ups] fn a(&self) -> Range<u64> {}"), "write a method with `#[follow_up]`"),
+        (method("#[follow_up] fn a(&self, number: u64) -> Option<Reply> {}"), "write a method with `#[follow_ups]`"),
         (
             method("#[view_changed] fn a(&mut self) {} #[view_changed] fn b(&mut self) {}"),
             "a service has one such method",

@@ -20,7 +20,7 @@ use crate::{
         submit::{GroupShared, Unapplied},
     },
     capture::exchange::StateExchange,
-    delivery::{GroupHandles, pending_durable::PendingDurable, ticks::Ticks, wakers::Wakers},
+    delivery::{GroupHandles, follow_ups::FollowUps, pending_durable::PendingDurable, ticks::Ticks, wakers::Wakers},
     replica::{
         poison::{Given, OnPanic},
         replicated::Stamp,
@@ -80,6 +80,7 @@ pub(super) struct ApplyContext<S: Service> {
     /// The group's time at the last message, if they do.
     pub(super) time: Hlc,
     pub(super) ticks: Ticks<S::Reply>,
+    pub(super) follow_ups: FollowUps,
     pub(super) jobs: Vec<Job<S>>,
     pub(super) wakers: Wakers,
     pub(super) counts: Unpublished,
@@ -102,6 +103,7 @@ impl<S: Service> ApplyContext<S> {
             in_order: mode.is_ordered(),
             time: Hlc(0),
             ticks: Ticks::default(),
+            follow_ups: FollowUps::default(),
             jobs: Vec::new(),
             wakers: Wakers::new(),
             counts: Unpublished::default(),
@@ -120,6 +122,17 @@ impl<S: Service> ApplyContext<S> {
     pub(super) fn look_at_clock(&mut self, service: &S) {
         if self.in_order {
             self.ticks.set(service.wake_at());
+        }
+    }
+
+    /// Makes the messages of the follow-ups that are due, on the node that `leads`. Members of an unordered group have
+    /// no common place for them.
+    pub(super) fn make_follow_ups(&mut self, service: &S, leads: bool) {
+        let ApplyContext { follow_ups, durable, in_order, .. } = self;
+        if leads && *in_order {
+            follow_ups.make(service, durable.as_ref().map(|durable| &*durable.log_writer));
+        } else {
+            follow_ups.stop();
         }
     }
 

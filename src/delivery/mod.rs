@@ -5,6 +5,7 @@ mod apply;
 mod apply_context;
 pub(crate) mod backlog;
 pub(crate) mod delivery_thread;
+mod follow_ups;
 mod pending_durable;
 pub(crate) mod shard_change;
 mod task;
@@ -122,7 +123,7 @@ impl<S: Service> Delivery<S> {
         requests: &mut TransferRequests,
         context: &mut ApplyContext<S>,
         service: &mut S,
-        max: usize,
+        (max, leads): (usize, bool),
     ) -> (Result<Ran, DeliverError>, bool) {
         let (mut ran, mut changed) = (Ok(Ran::default()), false);
         // Only the holder of the replica knows that it still holds that state.
@@ -157,6 +158,7 @@ impl<S: Service> Delivery<S> {
             context.answer_peeks(service);
         }
         context.look_at_clock(service);
+        context.make_follow_ups(service, leads);
         (ran, changed)
     }
 
@@ -426,6 +428,7 @@ impl<S: Service> Task for Delivery<S> {
         }
         let kept = self.keep(max);
         let answered = self.context.counts.answered;
+        let rank = self.tick_rank();
         let Delivery { replica, part, requests, context, .. } = self;
         // As long as no work here needs it, another thread may be restoring it.
         let is_complete = matches!(part, Some(ViewPart { phase: ReplicaPhase::Complete { .. }, .. }));
@@ -435,7 +438,7 @@ impl<S: Service> Task for Delivery<S> {
         let served = catch_unwind(AssertUnwindSafe(|| {
             needed.then(|| replica.take()).flatten().map(|mut service| {
                 let _applying = Applying::enter();
-                Self::serve(part, requests, context, &mut service, max)
+                Self::serve(part, requests, context, &mut service, (max, rank == Some(0)))
             })
         }));
         let Ok(served) = served else {
@@ -447,10 +450,13 @@ impl<S: Service> Task for Delivery<S> {
         }
         // After the replies, so that one that came in time counts. Time goes on also while a reader holds the replica;
         // and a deadline that stayed due would keep this thread busy for nothing.
-        let tick_rank = self.tick_rank();
+        let rank = self.tick_rank();
         let Delivery { context, .. } = self;
-        if let Some(rank) = tick_rank {
+        if let Some(rank) = rank {
             context.ticks.step(now, context.time, rank, &context.shared, S::tick());
+        }
+        if rank == Some(0) {
+            context.follow_ups.send(now, &context.shared.admission);
         }
         context.shared.admission.deadlines.expire(now, |waker| context.wakers.push(waker));
         context.publish();
@@ -461,8 +467,10 @@ impl<S: Service> Task for Delivery<S> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let ticks = self.context.ticks.deadline().filter(|_| self.tick_rank().is_some());
-        self.context.shared.admission.deadlines.next().into_iter().chain(ticks).min()
+        let rank = self.tick_rank();
+        let ticks = self.context.ticks.deadline().filter(|_| rank.is_some());
+        let follow_ups = self.context.follow_ups.look_at.filter(|_| rank == Some(0));
+        self.context.shared.admission.deadlines.next().into_iter().chain(ticks).chain(follow_ups).min()
     }
 
     fn change(&mut self, change: ShardChange) {

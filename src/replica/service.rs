@@ -1,6 +1,9 @@
 //! The trait of a replica that takes messages as bytes, as the delivering thread calls it.
 
-use std::io::{self, Read};
+use std::{
+    io::{self, Read},
+    ops::Range,
+};
 
 use rkyv::{Archived, rancor, util::AlignedVec};
 use squall_ordered::{Message, Payload, log::Hlc};
@@ -80,6 +83,17 @@ pub trait Service: Send + 'static {
         Self: Sized,
     {
         &[]
+    }
+
+    /// The numbers of the follow-ups that are due, as [`QueryService::follow_ups`](crate::QueryService::follow_ups)
+    /// says. Plain groups have none.
+    fn follow_ups(&self) -> Range<u64> {
+        0..0
+    }
+
+    /// Makes the message of a follow-up, on the member that leads. None if it can't be made yet.
+    fn follow_up(&self, _number: u64) -> Option<Vec<u8>> {
+        None
     }
 
     /// Takes note of a view, as [`Replicated::view_changed`] does.

@@ -5,6 +5,7 @@
 mod clocks;
 mod damaged_logs;
 mod durable_shards;
+mod follow_ups;
 mod forced_lives;
 mod hostile;
 mod leases;

@@ -261,6 +261,7 @@ proptest! {
         let whole = BTreeMap::from([
             (0, Trailer::Plain),
             (1, Trailer::Request { session, number: words[2], acknowledged: words[3] }),
+            (2, Trailer::FollowUp { number: words[2] }),
         ]);
         let bare = [
             Trailer::Open(opening),

@@ -9,6 +9,7 @@
 //!  kind 5, expire    acts │ session │ key                                 │ 5
 //!  kind 6, open      holder │ key │ sessions u32 │ window u32 │ reply_bytes │ 6
 //!  kind 7, tick                                                           │ 7
+//!  kind 8, follow-up  command… │ number                                   │ 8
 //! ```
 //!
 //! Fields without a type are `u64`, the kind is a byte, all are little-endian. The trailer stands behind the command so
@@ -33,6 +34,8 @@ pub(crate) enum Trailer {
     Expire { session: SessionId, acts: u64 },
     /// The group's time, and nothing else.
     Tick,
+    /// A command that the state asked for under this number.
+    FollowUp { number: u64 },
 }
 
 /// The error that a message's bytes do not end in a trailer.
@@ -80,6 +83,10 @@ impl Trailer {
                 4
             }
             Trailer::Tick => 7,
+            Trailer::FollowUp { number } => {
+                put(&number.to_le_bytes());
+                8
+            }
             Trailer::Expire { session, acts } => {
                 [acts, session.number, session.key].iter().for_each(|word| put(&word.to_le_bytes()));
                 5
@@ -89,7 +96,7 @@ impl Trailer {
         (bytes, len)
     }
 
-    /// Splits a message into the command, which only plain messages and requests have, and the trailer.
+    /// Splits a message into the command, which plain messages, requests and follow-ups have, and the trailer.
     pub(crate) fn split(message: &[u8]) -> Result<(&[u8], Trailer), BadTrailer> {
         Trailer::parse(message).ok_or(BadTrailer { bytes: message.len() })
     }
@@ -116,6 +123,10 @@ impl Trailer {
             4 => Trailer::Close(session()?),
             5 => Trailer::Expire { session: session()?, acts: word()? },
             7 => Trailer::Tick,
+            8 => {
+                let number = word()?;
+                return Some((rest, Trailer::FollowUp { number }));
+            }
             _ => return None,
         };
         rest.is_empty().then_some((rest, trailer))

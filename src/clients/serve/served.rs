@@ -5,7 +5,7 @@ use std::{
     fmt,
     io::{self, BufReader, Read},
     mem,
-    ops::Deref,
+    ops::{Deref, Range},
     sync::Arc,
 };
 
@@ -14,7 +14,10 @@ use squall_ordered::{Message, log::Hlc};
 
 use super::clients::Clients;
 use crate::{
-    calls::session::{RequestOutcome, RequestVerdict, SessionId, Sessions, TICK, Trailer},
+    calls::{
+        envelope::Envelope,
+        session::{RequestOutcome, RequestVerdict, SessionId, Sessions, TICK, Trailer},
+    },
     clients::{
         query::QueryService,
         wire::{ToClient, WireOutcome},
@@ -109,7 +112,11 @@ impl<R: QueryService> Service for Served<R> {
             Trailer::Touch { session, acknowledged } => _ = self.sessions.touch(session, acknowledged),
             Trailer::Close(session) => self.sessions.close(session),
             Trailer::Expire { session, acts } => _ = self.sessions.expire(session, acts),
-            Trailer::Tick => wake(&mut self.replica, &at),
+            Trailer::FollowUp { number } if self.replica.follow_ups().next() == Some(number) => {
+                self.apply(bytes, &at)?;
+            }
+            // One that is not the first that is due carries the time, and no command.
+            Trailer::Tick | Trailer::FollowUp { .. } => wake(&mut self.replica, &at),
         }
         Ok(None)
     }
@@ -121,7 +128,7 @@ impl<R: QueryService> Service for Served<R> {
         scratch.resize(message.payload.len(), 0);
         message.payload.read(scratch);
         match Trailer::split(scratch).map_err(rancor::Error::new)? {
-            (_, Trailer::Plain | Trailer::Tick) => {}
+            (_, Trailer::Plain | Trailer::Tick | Trailer::FollowUp { .. }) => {}
             (_, Trailer::Request { session, number, acknowledged }) => {
                 if self.sessions.admit(session, number, acknowledged) == RequestVerdict::New {
                     self.sessions.keep(session, number, RequestOutcome::Skipped);
@@ -132,20 +139,25 @@ impl<R: QueryService> Service for Served<R> {
         Ok(())
     }
 
-    /// Returns a touch in place of a request that will not be applied, so that a reader of the log sees each command
-    /// once.
+    /// Returns a touch in place of a request that will not be applied, and a tick in place of such a follow-up, so that
+    /// a reader of the log sees each command once.
     fn logged_as(&self, message: &[u8]) -> Option<Vec<u8>> {
-        let Ok((_, Trailer::Request { session, number, acknowledged })) = Trailer::split(message) else { return None };
-        if self.sessions.would_admit(session, number, acknowledged) {
-            return None;
-        }
-        let (bytes, len) = Trailer::Touch { session, acknowledged }.bytes();
+        let instead = match Trailer::split(message).ok()?.1 {
+            Trailer::Request { session, number, acknowledged }
+                if !self.sessions.would_admit(session, number, acknowledged) =>
+            {
+                Trailer::Touch { session, acknowledged }
+            }
+            Trailer::FollowUp { number } if self.replica.follow_ups().next() != Some(number) => Trailer::Tick,
+            _ => return None,
+        };
+        let (bytes, len) = instead.bytes();
         Some(bytes[..len].to_vec())
     }
 
     fn command_of(message: &[u8]) -> Option<&[u8]> {
         match Trailer::split(message) {
-            Ok((command, Trailer::Plain | Trailer::Request { .. })) => Some(command),
+            Ok((command, Trailer::Plain | Trailer::Request { .. } | Trailer::FollowUp { .. })) => Some(command),
             _ => None,
         }
     }
@@ -178,6 +190,21 @@ impl<R: QueryService> Service for Served<R> {
 
     fn tick() -> &'static [u8] {
         TICK
+    }
+
+    fn follow_ups(&self) -> Range<u64> {
+        self.replica.follow_ups()
+    }
+
+    fn follow_up(&self, number: u64) -> Option<Vec<u8>> {
+        let message = Envelope::command(&self.replica.follow_up(number)?);
+        match message {
+            Ok(message) => Some(message.with_trailer(&Trailer::FollowUp { number }).as_slice().to_vec()),
+            Err(error) => {
+                tracing::error!(number, %error, "a follow-up can't be submitted");
+                None
+            }
+        }
     }
 
     fn view_changed(&mut self, change: &ViewChange) {
