@@ -129,6 +129,7 @@ pub use group::{
 pub use node::{
     builder::NodeBuilder,
     onepipe,
+    placements::Placements,
     plan::PlanError,
     running::Node,
     start_error::StartError,

@@ -11,6 +11,7 @@ use squall_fabric::{BreakReason, NodeId, Time};
 use crate::{
     end::EndReason,
     layout::Layout,
+    layout_policy::LayoutPolicy,
     return_report::{HeldCopy, ReturnReport},
     stall::{Stall, StallLimits, Waits},
     view::{Member, OrderEnd, Seq, ShardId, View},
@@ -25,6 +26,8 @@ pub struct Settings {
     pub fingerprint: u64,
     /// The layout of shards: the same at all members, and in the view log.
     pub layout: Layout,
+    /// The application's say in where shards lie, for the views that this node proposes.
+    pub policy: LayoutPolicy,
     /// The time for which a heartbeat may stand still.
     pub failure_timeout: Duration,
     /// The time for which no endpoint of an installed view may come about until members that have not appeared are

@@ -30,6 +30,7 @@ mod end;
 mod exposed;
 mod input;
 mod layout;
+mod layout_policy;
 mod lead;
 mod leases;
 mod machine;
@@ -60,6 +61,7 @@ pub use input::{Effect, Input, MemberEvidence, Settings};
 pub use layout::{
     Counts, GroupLayout, Layout, LayoutError, MAX_SHARDS, MAX_WEIGHT, MOVES_AT_ONCE, ShardLayout, ShardOptions,
 };
+pub use layout_policy::LayoutPolicy;
 pub use lead::{Accusations, staying, staying_with};
 pub use machine::Membership;
 pub use parameters::Parameters;
@@ -69,8 +71,8 @@ pub use return_report::{HeldCopy, ReturnReport, Skipped};
 pub use rules::{alone, check, successor};
 pub use stall::{Progress, Stall, StallLimits, StallWatch, Waits, WaitsFor, WatchedMembers};
 pub use view::{
-    ClusterId, Epoch, Former, Holder, Incarnation, MAX_MEMBERS, Member, OrderEnd, Rank, Seq, ShardId, ShardState,
-    ShardView, View, VoterId,
+    ClusterId, Epoch, Former, Holder, Incarnation, MAX_MEMBERS, Member, OrderEnd, Preferred, Rank, Seq, ShardId,
+    ShardState, ShardView, View, VoterId,
 };
 pub use view_log::{Ends, Final, Finals, Proposal, Refused, Report, Trims, ViewEvent, ViewLog};
 pub use view_log_state::{Applied, Began, Entry, ViewLogState};

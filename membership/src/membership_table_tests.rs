@@ -16,7 +16,15 @@ use crate::{
 pub(crate) fn view(epoch: Epoch, nodes: &[NodeId]) -> Arc<View> {
     let members = nodes.iter().map(|&node| Member::new(node, Incarnation(1))).collect();
     let shards = vec![ShardView::whole(ShardId(0), nodes.to_vec(), nodes.to_vec())];
-    Arc::new(View { life: ClusterId(1), epoch, members, shards, joined: Vec::new(), left: Vec::new() })
+    Arc::new(View {
+        life: ClusterId(1),
+        epoch,
+        members,
+        shards,
+        joined: Vec::new(),
+        left: Vec::new(),
+        preferred: Default::default(),
+    })
 }
 
 /// The tables of a view at those of its members that come.

@@ -10,7 +10,7 @@ use squall_fabric::NodeId;
 use crate::{
     layout::{Layout, ShardLayout},
     ranks::Ranks,
-    view::{ClusterId, Epoch, Member, ShardId, ShardView, View},
+    view::{Epoch, Member, Preferred, ShardId, ShardView, View},
 };
 
 /// A placement in the making. All numbers are integers and all ties are broken by rank, so that all nodes find the
@@ -68,8 +68,9 @@ struct Shard {
     sources: Ranks,
     /// The members that it is to have.
     chosen: Ranks,
-    /// The members that may be chosen, those first that go before the others: pinned ones, those of its racks, others.
-    tiers: [Ranks; 3],
+    /// The members that may be chosen, those first that go before the others: pinned ones, those that it prefers, those
+    /// of its racks, others.
+    tiers: [Ranks; 4],
 }
 
 impl Shard {
@@ -109,14 +110,14 @@ impl Layout {
     /// view's order.
     ///
     /// `before` is the view that it follows, in which those members are complete that hold a shard's state when it
-    /// ends. The result depends on nothing else, so all nodes find the same. It is of no use for a layout that
-    /// [`check`](Layout::check) refuses, or for more members than the largest view has.
+    /// ends. `preferred` is the policy's. The result depends on nothing else, so all nodes find the same. It is of no
+    /// use for a layout that [`check`](Layout::check) refuses, or for more members than the largest view has.
     ///
     /// In this order of importance:
     /// 1. A shard has as many members as the layout says, or all that may hold it if those are fewer. No member that
     ///    holds its state is dropped while the one that is to replace it does not hold it. If no member may hold it,
     ///    all may.
-    /// 2. Members to which it is pinned hold it first, then those of its racks, then others.
+    /// 2. Members to which it is pinned hold it first, then those that it prefers, those of its racks, and others.
     /// 3. Members of a shard are of different racks, where that is possible. A rack without a name holds one member. A
     ///    rack with fewer members than others has more of the work, so racks are best of one size.
     /// 4. The members' numbers of shards are in proportion to their weights, not counting shards that all hold: no move
@@ -140,8 +141,8 @@ impl Layout {
     /// | 3 × 2 | 1 2 3 4 | 1 2 4, 1 3, 2 3, all complete | 2 4, 1 3, 2 3 |
     /// | 3 × 2 | 1 2 | 1 2, 1 3, 2 3 | 1 2, 1 2, 1 2 |
     /// | 2 × 1 | 1 2 3 | 1, 3 | 1, 3 |
-    pub fn assign(&self, members: &[Member], before: Option<&View>) -> Vec<Vec<NodeId>> {
-        let mut placement = self.placement(members, before);
+    pub fn assign(&self, members: &[Member], before: Option<&View>, preferred: &Preferred) -> Vec<Vec<NodeId>> {
+        let mut placement = self.placement(members, before, preferred);
         placement.fill();
         placement.spread();
         placement.balance();
@@ -154,7 +155,7 @@ impl Layout {
         let mut complete = view.clone();
         let held = complete.shards.iter_mut().filter(|shard| !shard.is_suspended());
         held.for_each(|shard| shard.complete.clone_from(&shard.members));
-        let placement = self.placement(&view.members, Some(&complete));
+        let placement = self.placement(&view.members, Some(&complete), &view.preferred);
         let going = |shard: &Shard| -> Vec<NodeId> {
             shard.holders.without(shard.chosen).iter().map(|rank| view.members[rank].node).collect()
         };
@@ -162,12 +163,12 @@ impl Layout {
     }
 
     /// The placement that follows a view, before any replica is added or moved: moves that are complete are ended.
-    fn placement<'a>(&self, members: &'a [Member], before: Option<&View>) -> Placement<'a> {
+    fn placement<'a>(&self, members: &'a [Member], before: Option<&View>, preferred: &Preferred) -> Placement<'a> {
         let all = Ranks::first(members.len());
         let ranks_of =
             |nodes: &[NodeId]| -> Ranks { all.iter().filter(|&rank| nodes.contains(&members[rank].node)).collect() };
         let shards = self.shards().map(|(id, shard)| {
-            let tiers = self.tiers(shard, members);
+            let tiers = self.tiers(shard, members, preferred.get(&id).map_or(&[], Vec::as_slice));
             let can_hold = union(&tiers).len();
             let replicas = shard.max_replicas().map_or(can_hold, |max| can_hold.min(max as usize));
             let Some(before) = before.and_then(|before| before.shard(id)) else {
@@ -197,7 +198,7 @@ impl Layout {
     }
 
     /// The members that may hold a shard, by tiers.
-    fn tiers(&self, shard: ShardLayout<'_>, members: &[Member]) -> [Ranks; 3] {
+    fn tiers(&self, shard: ShardLayout<'_>, members: &[Member], preferred: &[NodeId]) -> [Ranks; 4] {
         let ranks = |may: &dyn Fn(&Member) -> bool| -> Ranks {
             Ranks::first(members.len()).iter().filter(|&rank| may(&members[rank])).collect()
         };
@@ -212,25 +213,29 @@ impl Layout {
                 [pinned, near, if own.only { Ranks::default() } else { free }]
             }
         };
-        let alone = |tier| [tier, Ranks::default(), Ranks::default()];
+        let alone = |tier| [Ranks::default(), Ranks::default(), tier];
         let in_racks = ranks(&|member| shard.own().is_some_and(|own| own.racks.contains(&member.rack)));
         let choices = [tiers, alone(in_racks), alone(free), alone(Ranks::first(members.len()))];
-        choices.into_iter().find(|tiers| !union(tiers).is_empty()).unwrap_or_default()
+        let [pinned, near, others] = choices.into_iter().find(|tiers| !union(tiers).is_empty()).unwrap_or_default();
+        // A policy chooses among those that the layout lets hold the shard.
+        let preferred = ranks(&|member| preferred.contains(&member.node)).and(union(&[pinned, near, others]));
+        [pinned, preferred, near, others]
     }
 }
 
 impl View {
     /// The first view of these members, by rank: all hold all state there is, which is none. The node that decides on
     /// the view sets its life.
-    pub fn first(members: Vec<Member>, layout: &Layout) -> View {
-        let assigned = layout.assign(&members, None);
+    pub fn first(members: Vec<Member>, layout: &Layout, preferred: Preferred) -> View {
+        let assigned = layout.assign(&members, None, &preferred);
         let shards = layout.shards().zip(assigned).map(|((shard, its), nodes)| {
             let senders = its.group.senders_of(&nodes);
             ShardView::whole(shard, nodes, senders)
         });
         let shards = shards.collect();
         let joined = members.iter().map(|member| member.node).collect();
-        View { life: ClusterId::default(), epoch: Epoch::FIRST, shards, joined, left: Vec::new(), members }
+        let (life, left) = Default::default();
+        View { life, epoch: Epoch::FIRST, shards, joined, left, members, preferred }
     }
 }
 

@@ -208,7 +208,11 @@ impl Proposer {
                 finals.entry(shard).or_default().extend(ends);
             }
             let (view, by) = (table.view(), table.member().node);
-            let proposal = reopening(view, &settings.layout, by, &nodes, &plan.join, &finals, facts.backs);
+            let stays = |member: &&Member| nodes.contains(&member.node);
+            let members: Vec<Member> = view.members.iter().filter(stays).chain(&plan.join).cloned().collect();
+            let preferred = settings.policy.preferred(&settings.layout, &members);
+            let changes = (&nodes[..], &plan.join[..]);
+            let proposal = reopening(view, &settings.layout, by, changes, &finals, facts.backs, preferred);
             tracing::info!(epoch = proposal.view.epoch.0, members = ?proposal.view.nodes(), trims = ?proposal.trims, "proposed");
             out.push(Effect::Propose(proposal));
             self.proposed = Some((plan, now));

@@ -100,6 +100,7 @@ pub(crate) mod tests {
         Settings {
             fingerprint: 0,
             layout: Layout::default(),
+            policy: Default::default(),
             failure_timeout: TIMEOUT,
             connect_timeout: TIMEOUT,
             read_lease: TIMEOUT,

@@ -7,7 +7,7 @@ use crate::{
     layout::Layout,
     return_report::{HeldCopy, ReturnReport, acknowledged, learn, reach, skipped},
     rules,
-    view::{Holder, Member, Seq, ShardId, ShardState, View},
+    view::{Holder, Member, Preferred, Seq, ShardId, ShardState, View},
     view_log::{Ends, Final, Finals, Proposal, Refused},
 };
 
@@ -108,15 +108,15 @@ pub(crate) fn reopened(view: &View, backs: &[ReturnReport], stays: impl Fn(&Memb
 }
 
 /// Returns what [`successor`](crate::successor) does, with the suspended shards going on of which staying members have
-/// reported a copy.
+/// reported a copy, and with these nodes preferred.
 pub fn reopening(
     current: &View,
     layout: &Layout,
     by: NodeId,
-    stay: &[NodeId],
-    join: &[Member],
+    (stay, join): (&[NodeId], &[Member]),
     finals: &Finals,
     backs: &[ReturnReport],
+    preferred: Preferred,
 ) -> Proposal {
     let (view, ends) = reopened(current, backs, |member| stay.contains(&member.node));
     let mut finals = finals.clone();
@@ -130,7 +130,7 @@ pub fn reopening(
             }
         }
     }
-    rules::following(&view, layout, by, stay, join, &finals, &ends)
+    rules::following(&view, layout, by, (stay, join), &finals, &ends, preferred)
 }
 
 /// [`check`](rules::check), where shards may be reopened.

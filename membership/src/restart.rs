@@ -115,7 +115,7 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[ReturnRepo
         trims.extend(end.filter(|end| end.epoch == current.epoch).map(|end| (shard.shard, end.seq)));
     }
     let nodes: Vec<NodeId> = backs.iter().map(|back| back.member.node).collect();
-    let mut view = rules::following(&before, layout, by, &nodes, &[], &holders, &ends).view;
+    let mut view = rules::following(&before, layout, by, (&nodes, &[]), &holders, &ends, before.preferred.clone()).view;
     let changes = Arc::make_mut(&mut view);
     // A later life joins, and the one before has left.
     let differ = |these: &[Member], others: &[Member]| {

@@ -334,6 +334,7 @@ pub(crate) mod tests {
             shards,
             joined: Vec::new(),
             left: Vec::new(),
+            preferred: BTreeMap::new(),
         });
         let (finals, trims, ends) = Default::default();
         (Proposal { by: me.node, view, restart: false, finals, trims, ends }, me)

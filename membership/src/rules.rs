@@ -7,12 +7,13 @@ use squall_fabric::NodeId;
 use crate::{
     layout::{Counts, Layout, ShardLayout},
     view::{
-        Epoch, Former, Holder, MAX_FORMER, MAX_MEMBERS, Member, OrderEnd, Seq, ShardId, ShardState, ShardView, View,
+        Epoch, Former, Holder, MAX_FORMER, MAX_MEMBERS, Member, OrderEnd, Preferred, Seq, ShardId, ShardState,
+        ShardView, View,
     },
     view_log::{Ends, Final, Finals, Proposal, Refused, Trims},
 };
 
-/// The successor in which these members of a view stay, and these join.
+/// The successor in which these members of a view stay, and these join. Shards prefer the nodes that they preferred.
 ///
 /// `finals` are the final counts of the members that stay. Others in it are left out; but where no member stays that
 /// holds a shard's state, those others that hold it are its last holders. Members that stay keep the view's order, and
@@ -26,18 +27,19 @@ pub fn successor(
     join: &[Member],
     finals: &Finals,
 ) -> Proposal {
-    following(current, layout, by, stay, join, finals, &Ends::new())
+    following(current, layout, by, (stay, join), finals, &Ends::new(), current.preferred.clone())
 }
 
-/// Returns what [`successor`] does, where some shards' orders end at these places and not at trims.
+/// Returns what [`successor`] does, where some shards' orders end at these places and not at trims, and shards prefer
+/// these nodes.
 pub(crate) fn following(
     current: &View,
     layout: &Layout,
     by: NodeId,
-    stay: &[NodeId],
-    join: &[Member],
+    (stay, join): (&[NodeId], &[Member]),
     finals: &Finals,
     ends: &Ends,
+    preferred: Preferred,
 ) -> Proposal {
     let (staying, gone): (Vec<&Member>, Vec<&Member>) =
         current.members.iter().partition(|member| stay.contains(&member.node));
@@ -63,7 +65,7 @@ pub(crate) fn following(
         trims.extend(trim.map(|trim| (shard.shard, trim)));
         kept.insert(shard.shard, ends);
     }
-    let assigned = layout.assign(&members, Some(&before));
+    let assigned = layout.assign(&members, Some(&before), &preferred);
     let shards = layout.shards().zip(assigned).map(|((shard, its), members)| {
         let group = its.group;
         let held = match group.counts {
@@ -89,6 +91,7 @@ pub(crate) fn following(
         joined: join.iter().map(|member| member.node).collect(),
         left: gone.iter().map(|member| member.node).collect(),
         members,
+        preferred,
     };
     Proposal { by, view: Arc::new(view), restart: false, finals: kept, trims, ends: ends.clone() }
 }
@@ -194,6 +197,7 @@ fn state(shard: ShardLayout<'_>, complete: &[NodeId], suspended: Option<ShardSta
 /// * It follows the current epoch, and a member proposes it.
 /// * At least half of the members stay, as the same incarnations and in the same order.
 /// * Joiners, all of them candidates, come last and are no more than stay.
+/// * Its policy prefers members, in shards that there are.
 /// * It carries the final counts of all members that stay, and all else is what [`successor`] makes of these. Each
 ///   shard's trim is the smallest final count of its complete members that stay, or the greatest of a shard that
 ///   [counts so](Counts::Passed). A shard without such a member has no trim and is suspended.
@@ -242,7 +246,9 @@ pub(crate) fn check_ending(
     check_each_once(&next.members)?;
     let stay: Vec<NodeId> = staying.iter().map(|member| member.node).collect();
     check_finals(current, &stay, &proposal.finals)?;
-    let mut expected = following(current, layout, proposal.by, &stay, joining, &proposal.finals, ends);
+    layout.check_preferred(&next.members, &next.preferred).map_err(Refused::Rule)?;
+    let changes = (&stay[..], joining);
+    let mut expected = following(current, layout, proposal.by, changes, &proposal.finals, ends, next.preferred.clone());
     let shards = Arc::make_mut(&mut expected.view).shards.iter_mut();
     shards.zip(&next.shards).zip(&current.shards).for_each(|((expected, given), before)| {
         take_over_holders(current, before, expected, given);

@@ -275,6 +275,14 @@ impl ShardView {
     }
 }
 
+/// The nodes that shards prefer, by shard, as a [policy](crate::LayoutPolicy) has them.
+///
+/// They hold the shard before others, as far as the layout lets them: behind those that are
+/// [pinned](crate::ShardOptions::pinned), and before those of its racks. All other rules of
+/// [`assign`](crate::Layout::assign) hold: the number of replicas, one move of a shard at a time, and no state is
+/// dropped that others lack. The order of the nodes means nothing.
+pub type Preferred = BTreeMap<ShardId, Vec<NodeId>>;
+
 /// The members of a group, and of its shards, in one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
@@ -290,6 +298,8 @@ pub struct View {
     pub joined: Vec<NodeId>,
     /// The members of the view before that are not in this one.
     pub left: Vec<NodeId>,
+    /// The nodes that shards prefer, by the policy of the member that proposed the view.
+    pub preferred: Preferred,
 }
 
 impl View {

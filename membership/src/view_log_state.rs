@@ -11,7 +11,7 @@ use crate::{
     restart::check_restart,
     return_report::ReturnReport,
     rules,
-    view::{ClusterId, Epoch, Incarnation, MAX_MEMBERS, Member, View},
+    view::{ClusterId, Epoch, Incarnation, MAX_MEMBERS, Member, Preferred, View},
     view_log::{Proposal, Refused},
 };
 
@@ -49,6 +49,8 @@ pub enum Entry {
         layout: Layout,
         /// The members, by rank.
         members: Vec<Member>,
+        /// The nodes that shards prefer.
+        preferred: Preferred,
     },
     /// A node that asks to join.
     Candidate(Member),
@@ -165,12 +167,13 @@ impl ViewLogState {
 
     fn try_apply(&mut self, entry: Entry) -> Result<Applied, Refused> {
         match entry {
-            Entry::First { cluster, layout, members } => {
+            Entry::First { cluster, layout, members, preferred } => {
                 if self.cluster.is_some() {
                     return Err(Refused::OutOfPlace);
                 }
                 check_members(&members)?;
-                let view = View { life: cluster, ..View::first(members, &layout) };
+                layout.check_preferred(&members, &preferred).map_err(Refused::Rule)?;
+                let view = View { life: cluster, ..View::first(members, &layout, preferred) };
                 let by = view.members[0].node;
                 let (finals, trims, ends) = Default::default();
                 (self.cluster, self.layout) = (Some(cluster), layout);

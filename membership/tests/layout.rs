@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use proptest::{prelude::*, sample::Index, test_runner::TestCaseError};
 use squall_fabric::NodeId;
 use squall_membership::{
-    ClusterId, Epoch, GroupLayout, Holder, Incarnation, Layout, LayoutError, Member, OrderEnd, ShardLayout, ShardState,
-    ShardView, View, VoterId,
+    ClusterId, Epoch, GroupLayout, Holder, Incarnation, Layout, LayoutError, Member, OrderEnd, Preferred, ShardLayout,
+    ShardState, ShardView, View, VoterId,
 };
 
 pub(crate) fn group(name: &str, shards: u32, max_replicas: Option<u32>) -> GroupLayout {
@@ -28,7 +28,8 @@ pub(crate) fn view(
     before: Option<&View>,
     complete: impl Fn(&ShardView, NodeId) -> bool,
 ) -> View {
-    let assigned = layout.assign(members, before);
+    let preferred = before.map(|before| before.preferred.clone()).unwrap_or_default();
+    let assigned = layout.assign(members, before, &preferred);
     let shards = layout.shards().zip(assigned).map(|((shard, _), nodes)| {
         let mut view = ShardView::whole(shard, nodes, Vec::new());
         let holders = view.members.iter().copied().filter(|&node| complete(&view, node)).collect();
@@ -42,6 +43,7 @@ pub(crate) fn view(
         members: members.to_vec(),
         joined: Vec::new(),
         left: Vec::new(),
+        preferred,
     }
 }
 
@@ -197,11 +199,22 @@ pub(crate) fn changes(racks: &'static [&'static str]) -> impl Strategy<Value = V
 /// that none that holds its state is dropped before all others hold it.
 pub(crate) fn through(
     layout: &Layout,
-    mut members: Vec<Member>,
+    members: Vec<Member>,
     changes: Vec<Change>,
     wanted: impl Fn(&[Member], ShardLayout<'_>) -> usize,
 ) -> Result<View, TestCaseError> {
-    let mut current = settled(layout, &members, None);
+    through_preferring(layout, members, changes, wanted, &Preferred::new())
+}
+
+/// Does what [`through`] does, with nodes that shards prefer.
+pub(crate) fn through_preferring(
+    layout: &Layout,
+    mut members: Vec<Member>,
+    changes: Vec<Change>,
+    wanted: impl Fn(&[Member], ShardLayout<'_>) -> usize,
+    preferred: &Preferred,
+) -> Result<View, TestCaseError> {
+    let mut current = View { preferred: preferred.clone(), ..settled(layout, &members, None) };
     let mut node = 100;
     for change in changes {
         match change {
@@ -231,8 +244,8 @@ pub(crate) fn through(
             prop_assert!(!dropped || new.members == new.complete, "{old:?} becomes {new:?}");
         }
         prop_assert_eq!(
-            layout.assign(&members, Some(&current)),
-            layout.assign(&members.clone(), Some(&current.clone()))
+            layout.assign(&members, Some(&current), &current.preferred),
+            layout.assign(&members.clone(), Some(&current.clone()), &current.preferred)
         );
         current = next;
     }

@@ -7,6 +7,7 @@ mod layout;
 mod lead;
 mod model;
 mod pins_and_weights;
+mod policy;
 mod restart;
 mod restart_model;
 mod rules;

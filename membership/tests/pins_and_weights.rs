@@ -191,7 +191,7 @@ fn impossible_options_are_refused_with_what_to_do() {
 }
 
 /// The members that may hold a shard: those that hold it first, then others.
-fn tiers(layout: &Layout, members: &[Member], shard: ShardLayout<'_>) -> Vec<BTreeSet<NodeId>> {
+pub(crate) fn tiers(layout: &Layout, members: &[Member], shard: ShardLayout<'_>) -> Vec<BTreeSet<NodeId>> {
     let own = shard.own().cloned().unwrap_or_default();
     let all: BTreeSet<NodeId> = members.iter().map(|member| member.node).collect();
     let weight = |node: &NodeId| layout.weights.get(node).copied().unwrap_or(1);
@@ -209,7 +209,7 @@ fn tiers(layout: &Layout, members: &[Member], shard: ShardLayout<'_>) -> Vec<BTr
 }
 
 /// The number of members that a shard has.
-fn wanted(layout: &Layout, members: &[Member], shard: ShardLayout<'_>) -> usize {
+pub(crate) fn wanted(layout: &Layout, members: &[Member], shard: ShardLayout<'_>) -> usize {
     let all: BTreeSet<NodeId> = tiers(layout, members, shard).into_iter().flatten().collect();
     all.len().min(shard.max_replicas().unwrap_or(u32::MAX) as usize)
 }
@@ -250,7 +250,7 @@ fn weights() -> impl Strategy<Value = BTreeMap<NodeId, u32>> {
     prop::collection::btree_map((1..12u32).prop_map(NodeId), 0..5u32, 0..6)
 }
 
-fn layouts() -> impl Strategy<Value = Layout> {
+pub(crate) fn layouts() -> impl Strategy<Value = Layout> {
     let layout = (groups(), weights(), 1..4u32);
     layout.prop_map(|(groups, weights, moves_at_once)| Layout { groups, weights, moves_at_once })
 }

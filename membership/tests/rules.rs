@@ -34,7 +34,7 @@ fn layout() -> Layout {
 
 /// Members 1 to 4; member 4 is new and holds nothing yet.
 fn current() -> View {
-    let mut view = View::first((1..=4).map(member).collect(), &layout());
+    let mut view = View::first((1..=4).map(member).collect(), &layout(), Default::default());
     view.shards[0].complete = nodes(&[1, 2, 3]);
     view
 }
@@ -163,7 +163,7 @@ fn a_shard_that_counts_what_was_passed_ends_at_the_greatest_count_and_all_are_co
     const PASSED: ShardId = ShardId(2);
     let mut layout = layout();
     layout.groups.push(GroupLayout { counts: Counts::Passed, ..GroupLayout::of_all("passed".into()) });
-    let view = View::first((1..=4).map(member).collect(), &layout);
+    let view = View::first((1..=4).map(member).collect(), &layout, Default::default());
     let ends = finals(&view, &[2, 3]);
     let mut next = successor(&view, &layout, NodeId(2), &nodes(&[2, 3]), &[member(5)], &ends);
     assert_eq!(next.trims[&PASSED], Seq(30), "node 4 does not stay");
@@ -229,7 +229,7 @@ fn nobody_recreates_the_state_of_a_suspended_shard() {
 fn log_state() -> ViewLogState {
     let mut log_state = ViewLogState::default();
     let members = (1..=3).map(member).collect();
-    log_state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
+    log_state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members, preferred: Default::default() });
     log_state
 }
 
@@ -284,7 +284,8 @@ fn who_withdraws_is_no_candidate_and_may_ask_again() {
 
 #[test]
 fn a_cluster_begins_once_with_members_that_differ() {
-    let first = |members| Entry::First { cluster: ClusterId(2), layout: layout(), members };
+    let first =
+        |members| Entry::First { cluster: ClusterId(2), layout: layout(), members, preferred: Default::default() };
     assert_eq!(log_state().apply(first(vec![member(1)])), Applied::Refused(Refused::OutOfPlace));
     for members in [vec![], vec![member(1), member(1)], (0..65).map(member).collect()] {
         assert!(matches!(ViewLogState::default().apply(first(members)), Applied::Refused(Refused::Rule(_))));

@@ -110,6 +110,7 @@ fn alone(node: NodeId, shard: ShardId) -> View {
         shards: vec![ShardView::whole(shard, vec![node], vec![node])],
         joined: vec![node],
         left: Vec::new(),
+        preferred: BTreeMap::new(),
     }
 }
 

@@ -86,6 +86,7 @@ fn view(epoch: u64) -> View {
         shards: vec![ShardView::whole(SHARD, nodes(), nodes())],
         joined: Vec::new(),
         left: Vec::new(),
+        preferred: Default::default(),
     }
 }
 

@@ -11,7 +11,7 @@ use squall_fabric::{
     hostile::{HostileFabric, Hostility},
 };
 use squall_fabric::{Wait, mixed::MixedFabric};
-use squall_membership::{HeldCopy, Input, ShardId};
+use squall_membership::{HeldCopy, Input, Member, ShardId};
 use squall_ordered::{BulkPath, Mode};
 use squall_runtime::{Backoff, BackoffProfile, CoreBudget};
 use squall_services::{Caller, DialTarget, Server};
@@ -45,6 +45,7 @@ use crate::{
         milestones::Milestones,
         onepipe::{OnePipeHandle, OnePipeSlot},
         operator::Operator,
+        placements::{NodePolicy, Placements},
         plan::Plan,
         returning::Returning,
         room_thread::{RoomThread, SharedRoom},
@@ -67,6 +68,7 @@ pub struct NodeBuilder {
     pipe_slots: Vec<Arc<OnePipeSlot>>,
     /// The groups that serve clients.
     served: Vec<ServedEntry>,
+    policy: NodePolicy,
 }
 
 impl Node {
@@ -78,7 +80,8 @@ impl Node {
 
 impl NodeBuilder {
     pub(super) fn new(config: Config) -> NodeBuilder {
-        NodeBuilder { config, groups: Vec::new(), pipe_slots: Vec::new(), served: Vec::new() }
+        let policy = NodePolicy::default();
+        NodeBuilder { config, groups: Vec::new(), pipe_slots: Vec::new(), served: Vec::new(), policy }
     }
 
     /// Declares a group, with this node's replica of its service. Its options are those of `[groups.NAME]` in the
@@ -87,6 +90,32 @@ impl NodeBuilder {
     /// The handle works once the node has started.
     pub fn group<R: Replicated>(&mut self, name: &str, service: R) -> Group<R> {
         self.group_of(name, service)
+    }
+
+    /// Sets the application's say in where shards lie: a function of a view's members, in the order of their ranks. It
+    /// names the nodes that hold a shard before others.
+    ///
+    /// ```
+    /// # use squall::{Config, Node};
+    /// # let config = Config::builder("zones", 1).members([1]).build().unwrap();
+    /// let mut node = Node::builder(config);
+    /// // Each zone has a shard of its own, at nodes of the zone first.
+    /// node.layout_policy(|members, placements| {
+    ///     for (shard, zone) in ["east", "west"].iter().enumerate() {
+    ///         let near = members.iter().filter(|member| member.rack.starts_with(zone)).map(|member| member.node);
+    ///         placements.prefer("orders", shard as u32, near);
+    ///     }
+    /// });
+    /// ```
+    ///
+    /// It can't break a rule of the [placement](squall_membership::Layout::assign): nodes that the configuration pins
+    /// go first, reserved ones hold nothing, shards have as many replicas as they are to have, and move one at a time.
+    /// It is called at the member that proposes a view, on its engine's thread, and must be quick and depend on nothing
+    /// else than the members. The result is part of the view. Give all nodes the same function, since any may propose.
+    ///
+    /// The first view of a cluster heeds it unless a [witness](crate::Witness) writes that view.
+    pub fn layout_policy(&mut self, policy: impl Fn(&[Member], &mut Placements<'_>) + Send + Sync + 'static) {
+        self.policy = NodePolicy::new(policy);
     }
 
     /// Declares a group, as [`group`](NodeBuilder::group) does, whose service is made with a handle of the group: for a
@@ -238,13 +267,13 @@ impl NodeBuilder {
         if self.config.is_witness() {
             return Err(StartError::IsWitness(self.config.id()));
         }
-        let NodeBuilder { config, mut groups, mut pipe_slots, served } = self;
+        let NodeBuilder { config, mut groups, mut pipe_slots, served, policy } = self;
         groups.sort_by(|a, b| a.name().cmp(b.name()));
         pipe_slots.sort_by(|a, b| a.name().cmp(b.name()));
         let names: Vec<String> = groups.iter().map(|group| group.name().to_owned()).collect();
         let group_names = groups.iter().map(|group| (group.name(), group.schema()));
         let pipe_names = pipe_slots.iter().map(|slot| slot.name());
-        let mut plan = Plan::new(&config, bulk_path(config.carrier()), group_names, pipe_names)?;
+        let mut plan = Plan::new(&config, bulk_path(config.carrier()), group_names, pipe_names)?.heeding(&policy);
         if let Some(why) = config.confirms_reads() {
             tracing::info!("{why}");
             plan.shards.values_mut().for_each(|shard| shard.reads_alone = false);
@@ -276,7 +305,7 @@ impl NodeBuilder {
         let (has_disk, was_member) = (directory.is_some(), directory.as_ref().is_some_and(Directory::has_log));
         let controls = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control))).collect();
         let controls: Arc<Controls> = Arc::new(controls);
-        let agreed = (plan.settings.layout.clone(), plan.parameters);
+        let agreed = (plan.settings.layout.clone(), plan.settings.policy.clone(), plan.parameters);
         let (log, messenger) = view_log::start(&config, directory, agreed, caller.clone(), waker.clone())?;
         let clients = serve_clients(&config, names.iter().zip(&shards), served, &caller)?;
         let monitor = log.monitor();

@@ -9,6 +9,7 @@ pub(crate) mod handlers;
 mod milestones;
 pub mod onepipe;
 pub(crate) mod operator;
+pub(crate) mod placements;
 pub(crate) mod plan;
 mod rates;
 mod report;

@@ -4,12 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Counts, GroupLayout, Layout, LayoutError, Parameters, Settings, ShardId, ShardOptions, StallLimits,
+    Counts, GroupLayout, Layout, LayoutError, LayoutPolicy, Parameters, Settings, ShardId, ShardOptions, StallLimits,
 };
 use squall_ordered::{BulkPath, Mode, ShardConfig};
 
 use crate::{
     config::{Config, GroupConfig, NameError, check_name},
+    node::placements::NodePolicy,
     replica::schema::Schema,
 };
 
@@ -128,6 +129,7 @@ impl Plan {
         layout.check()?;
         let settings = Settings {
             layout,
+            policy: LayoutPolicy::default(),
             fingerprint: parameters.fingerprint(),
             connect_timeout: config.failure_timeout().max(SLOWEST_CONNECT),
             failure_timeout: config.failure_timeout(),
@@ -137,6 +139,12 @@ impl Plan {
             stall_limits: StallLimits { disk: config.disk_timeout(), application: config.apply_timeout() },
         };
         Ok(Plan { settings, parameters, shards, pipes: pipe_shards })
+    }
+
+    /// The plan in which shards lie where a policy says.
+    pub(crate) fn heeding(mut self, policy: &NodePolicy) -> Plan {
+        self.settings.policy = policy.of(&self.settings.layout);
+        self
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Waker};
-use squall_membership::{EndReason, Incarnation, Layout, Member, Parameters};
+use squall_membership::{EndReason, Incarnation, Layout, LayoutPolicy, Member, Parameters};
 use squall_services::{Caller, MessageSender, Messenger};
 use squall_view_log::{
     Contact, Directory, Failure, Inlet, Log, Settings, Start, StartError, StorageError, Timing, Transport,
@@ -23,6 +23,9 @@ impl Transport for Streams {
     }
 }
 
+/// The layout, with the application's say in it, and whatever else must be alike at all nodes.
+type Agreed = (Layout, LayoutPolicy, Parameters);
+
 /// Opens the directory in which the node keeps its part of the log, if it has one.
 pub(crate) fn directory(config: &Config) -> Result<Option<Directory>, StorageError> {
     config.storage().map(|path| Directory::open(path, config.cluster(), config.id())).transpose()
@@ -32,7 +35,7 @@ pub(crate) fn directory(config: &Config) -> Result<Option<Directory>, StorageErr
 pub(crate) fn start(
     config: &Config,
     directory: Option<Directory>,
-    (layout, parameters): (Layout, Parameters),
+    agreed: Agreed,
     caller: Caller,
     waker: Waker,
 ) -> Result<(Log, Arc<Messenger>), StartError> {
@@ -49,13 +52,13 @@ pub(crate) fn start(
     };
     let transport = Arc::new(Streams(Arc::clone(&messenger)));
     let wake = Arc::new(move || waker.wake());
-    let log = Log::start(settings(config, layout, parameters), directory, transport, wake)?;
+    let log = Log::start(settings(config, agreed), directory, transport, wake)?;
     // It is set only here.
     let _ = inlet.set(log.inlet());
     Ok((log, messenger))
 }
 
-fn settings(config: &Config, layout: Layout, parameters: Parameters) -> Settings {
+fn settings(config: &Config, (layout, policy, parameters): Agreed) -> Settings {
     let contact = |contact: squall_services::DialTarget| Contact { node: contact.node, addresses: contact.addresses };
     let of = |&node: &NodeId| contact(config.contact(node));
     let contacts = || config.members().iter().map(of).chain(config.join_contacts().into_iter().map(contact)).collect();
@@ -75,6 +78,7 @@ fn settings(config: &Config, layout: Layout, parameters: Parameters) -> Settings
         cluster: config.cluster().to_owned(),
         me: Member { addresses: config.contact(config.id()).addresses, rack: config.rack().to_owned(), ..me },
         layout,
+        policy,
         parameters,
         start,
         voters: config.voters().map(<[NodeId]>::to_vec),

@@ -11,7 +11,7 @@ use std::{
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time, hostile::HostileFabric, sim::SimNet};
-use squall_membership::{EndReason, Incarnation, Input, Layout, Member, ShardId, View, VoterId};
+use squall_membership::{EndReason, Incarnation, Input, Layout, LayoutPolicy, Member, ShardId, View, VoterId};
 use squall_ordered::{BulkPath, log::Hlc};
 
 use super::{
@@ -31,6 +31,7 @@ use crate::{
     node::{
         core::CoreEffect,
         onepipe::{OnePipeHandle, OnePipeSlot},
+        placements::NodePolicy,
         plan::{Plan, PlanError},
     },
     replica::replicated::Replicated,
@@ -95,6 +96,7 @@ pub struct Cluster {
     pub(super) walls: BTreeMap<NodeId, i64>,
     /// The racks in which nodes stand.
     racks: BTreeMap<NodeId, String>,
+    pub(super) policy: NodePolicy,
     /// The views that nodes had installed in lives that are over.
     past: Vec<(NodeId, Arc<View>)>,
     ready: Vec<NodeId>,
@@ -130,6 +132,7 @@ impl Cluster {
             known: Vec::new(),
             walls: BTreeMap::new(),
             racks: BTreeMap::new(),
+            policy: NodePolicy::default(),
             past: Vec::new(),
             ready: Vec::new(),
             effects: Vec::new(),
@@ -234,7 +237,7 @@ impl Cluster {
         pipe_slots.sort_by(|a, b| a.name().cmp(b.name()));
         let groups = specs.iter().map(|spec| (spec.name(), spec.schema()));
         let pipes = pipe_slots.iter().map(|slot| slot.name());
-        let plan = Plan::new(&self.config, BulkPath::Network, groups, pipes)?;
+        let plan = Plan::new(&self.config, BulkPath::Network, groups, pipes)?.heeding(&self.policy);
         let fabric = if self.known.contains(&id) {
             self.net.restart(id)
         } else {
@@ -245,7 +248,7 @@ impl Cluster {
         let clock = Clock::random(self.options.clock_drift, &mut self.rng);
         let (voter, rack) = (VoterId(self.rng.u64(1..)), self.racks.get(&id).cloned().unwrap_or_default());
         let me = Member { voter, rack, ..Member::new(id, Incarnation(now.as_nanos() + 1)) };
-        let layout = plan.settings.layout.clone();
+        let layout = (plan.settings.layout.clone(), plan.settings.policy.clone());
         let no_disk = |why: String| NotStarted::Disk { node: id, why };
         let (me, view_log) = match self.options.view_log {
             ViewLogKind::Scripted => (me.clone(), self.script(layout).log(me, clock, now)),
@@ -300,7 +303,7 @@ impl Cluster {
         let me = Member { voter: VoterId(self.rng.u64(1..)), ..Member::new(id, Incarnation(now.as_nanos() + 1)) };
         let timed = (self.options.view_log, clock, now);
         // It has no engine, so nothing needs its side of the log.
-        drop(self.raft.start(&self.config, Layout::default(), me, timed, &mut self.rng));
+        drop(self.raft.start(&self.config, Default::default(), me, timed, &mut self.rng));
         self.schedule_log(id);
     }
 
@@ -309,7 +312,7 @@ impl Cluster {
         self.config.witnesses().contains(&node) && self.raft.is_up(node)
     }
 
-    fn script(&mut self, layout: Layout) -> &mut Script {
+    fn script(&mut self, layout: (Layout, LayoutPolicy)) -> &mut Script {
         let (config, options, rng) = (&self.config, &self.options, &mut self.rng);
         self.script.get_or_insert_with(|| {
             let delay = options.log_delay;

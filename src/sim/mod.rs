@@ -110,6 +110,7 @@ mod flow;
 mod full_disks;
 mod harm;
 mod held_up;
+mod layout_policy;
 mod node;
 mod options;
 mod raft;

@@ -6,7 +6,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{
-    ClusterId, Epoch, Layout, Member, Parameters, Proposal, Report, ReturnReport, ShardId, View, ViewEvent, ViewLog,
+    ClusterId, Epoch, Layout, LayoutPolicy, Member, Parameters, Proposal, Report, ReturnReport, ShardId, View,
+    ViewEvent, ViewLog,
 };
 use squall_view_log::{
     Contact, Eligibility, NotForced, Settings, SimDisk, SimLog, Start, StartError, Timing, ViewLogStatus,
@@ -59,7 +60,7 @@ impl Raft {
     pub(super) fn start(
         &mut self,
         config: &Config,
-        layout: Layout,
+        layout: (Layout, LayoutPolicy),
         me: Member,
         (kind, clock, now): (ViewLogKind, Clock, Time),
         rng: &mut Rng,
@@ -165,7 +166,7 @@ impl Raft {
 
 /// The settings that a part is started with. Its timing is scaled by the failure timeout: the default timing belongs to
 /// a failure timeout of one second.
-fn settings(config: &Config, layout: Layout, me: Member) -> Settings {
+fn settings(config: &Config, (layout, policy): (Layout, LayoutPolicy), me: Member) -> Settings {
     let contacts = |nodes: &[NodeId]| -> Vec<Contact> {
         nodes.iter().map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect()
     };
@@ -189,7 +190,7 @@ fn settings(config: &Config, layout: Layout, me: Member) -> Settings {
         formation: Some(config.formation_timeout()),
     };
     let (parameters, voters) = (Parameters::default(), config.voters().map(<[NodeId]>::to_vec));
-    Settings { cluster: config.cluster().to_owned(), me, layout, parameters, start, voters, timing }
+    Settings { cluster: config.cluster().to_owned(), me, layout, policy, parameters, start, voters, timing }
 }
 
 const MILLI: Duration = Duration::from_millis(1);

@@ -14,8 +14,8 @@ use std::{
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{
-    Applied, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Refused, Report, ReturnReport, View,
-    ViewEvent, ViewLog, ViewLogState, VoterId,
+    Applied, ClusterId, Entry, Epoch, Incarnation, Layout, LayoutPolicy, Member, Proposal, Refused, Report,
+    ReturnReport, View, ViewEvent, ViewLog, ViewLogState, VoterId,
 };
 
 use super::clock::Clock;
@@ -50,7 +50,7 @@ pub(super) struct Script {
 struct SimLogShared {
     rng: Rng,
     timing: ScriptTiming,
-    layout: Layout,
+    layout: (Layout, LayoutPolicy),
     founders: Vec<NodeId>,
     log_state: ViewLogState,
     history: BTreeMap<Epoch, Proposal>,
@@ -93,7 +93,7 @@ struct LogClient {
 
 impl Script {
     /// A script for a cluster that these nodes begin.
-    pub(super) fn new(founders: Vec<NodeId>, layout: Layout, timing: ScriptTiming, rng: Rng) -> Script {
+    pub(super) fn new(founders: Vec<NodeId>, layout: (Layout, LayoutPolicy), timing: ScriptTiming, rng: Rng) -> Script {
         let shared = SimLogShared {
             rng,
             timing,
@@ -223,8 +223,9 @@ impl SimLogShared {
         let members: Vec<Member> = self.founders.iter().map(|node| self.clients[node].me.clone()).collect();
         let odd = members.len().min(MAX_VOTERS) - usize::from(members.len().min(MAX_VOTERS).is_multiple_of(2));
         self.voters = members[..odd].iter().map(|member| (member.node, member.voter)).collect();
-        let first = Entry::First { cluster: ClusterId(self.rng.u64(..)), layout: self.layout.clone(), members };
-        self.apply(first);
+        let (cluster, (layout, policy)) = (ClusterId(self.rng.u64(..)), self.layout.clone());
+        let preferred = policy.preferred(&layout, &members);
+        self.apply(Entry::First { cluster, layout, members, preferred });
     }
 
     fn apply(&mut self, entry: Entry) -> Applied {

@@ -178,6 +178,7 @@ fn first_view(members: &[NodeId], senders: &[NodeId]) -> View {
         shards: vec![ShardView::whole(SHARD, members.to_vec(), senders.to_vec())],
         joined: members.to_vec(),
         left: Vec::new(),
+        preferred: Default::default(),
     }
 }
 

@@ -8,6 +8,7 @@ mod durable_shards;
 mod follow_ups;
 mod forced_lives;
 mod hostile;
+mod layout_policy;
 mod leases;
 mod memory_shards;
 #[path = "../support/numbers.rs"]

@@ -61,7 +61,7 @@ pub(crate) struct World {
 
 impl World {
     /// Makes four to six members, and up to two more nodes that may join; in racks or not; with one or two replicas as
-    /// the fewest; with or without pins and weights. In memory, all messages may be bulk messages.
+    /// the fewest; with or without pins, weights and a policy. In memory, all messages may be bulk messages.
     pub(crate) fn new(seed: u64, name: &str, mode: Mode) -> World {
         let mut rng = Rng::with_seed(seed);
         let (members, joiners, shards) = (rng.u32(4..=6), rng.u32(0..=2), rng.u32(2..=3));
@@ -92,6 +92,16 @@ impl World {
         let config = config.build().expect("the configuration is valid");
         let options = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, options, rng.u64(..));
+        if places.bool() {
+            // With other members, the shards prefer other nodes.
+            let salt = places.u32(1..100);
+            cluster.layout_policy(move |members, placements| {
+                for shard in 0..shards {
+                    let chosen = members.iter().map(|member| member.node.0 * salt).sum::<u32>() + shard;
+                    placements.prefer("numbers", shard, [members[chosen as usize % members.len()].node]);
+                }
+            });
+        }
         if rng.bool() {
             let racks = rng.u32(2..=3);
             (1..=members + joiners).for_each(|id| cluster.set_rack(NodeId(id), format!("rack-{}", id % racks)));

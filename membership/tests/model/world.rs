@@ -74,7 +74,7 @@ impl Log {
     pub(crate) fn new(members: usize) -> Log {
         let members = (0..members).map(member).collect();
         let mut log = Log { log_state: ViewLogState::default(), decided: Vec::new() };
-        log.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
+        log.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members, preferred: Default::default() });
         log
     }
 

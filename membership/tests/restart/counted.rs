@@ -110,6 +110,7 @@ fn handed_on(to: &[u32]) -> ViewLogState {
         cluster: ClusterId(1),
         layout: Layout::of_all(["all".into()]),
         members: vec![life(1, 1)],
+        preferred: Default::default(),
     });
     let mut source = 1;
     for &node in to {
@@ -149,12 +150,27 @@ fn come_back(state: &mut ViewLogState, node: u32, held: HeldCopy) -> bool {
                 .collect(),
         )
     };
-    let joined =
-        reopening(&view, state.layout(), view.members[0].node, &view.nodes(), &[member], &[ends(&view)].into(), &[]);
+    let joined = reopening(
+        &view,
+        state.layout(),
+        view.members[0].node,
+        (&view.nodes(), &[member]),
+        &[ends(&view)].into(),
+        &[],
+        Default::default(),
+    );
     let view = decide(state, joined);
     say(state, ReturnReport { epoch: view.epoch, goes_on: true, ..back });
     let finals = [ends(&view)].into();
-    let next = reopening(&view, state.layout(), view.members[0].node, &view.nodes(), &[], &finals, &state.returns());
+    let next = reopening(
+        &view,
+        state.layout(),
+        view.members[0].node,
+        (&view.nodes(), &[]),
+        &finals,
+        &state.returns(),
+        Default::default(),
+    );
     decide(state, next).shards[0].is_complete(NodeId(node))
 }
 

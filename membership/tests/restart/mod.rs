@@ -34,7 +34,7 @@ fn layout() -> Layout {
 fn state() -> ViewLogState {
     let mut state = ViewLogState::default();
     let members = (1..=3).map(|node| life(node, 1)).collect();
-    state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
+    state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members, preferred: Default::default() });
     assert_eq!(state.view().unwrap().shards[1].members, nodes(&[1, 2]));
     state
 }
@@ -101,7 +101,7 @@ fn a_shard_that_counts_what_was_passed_begins_anew() {
     layout.groups.push(GroupLayout { counts: Counts::Passed, ..GroupLayout::of_all("passed".into()) });
     let mut state = ViewLogState::default();
     let members = (1..=3).map(|node| life(node, 1)).collect();
-    state.apply(Entry::First { cluster: ClusterId(1), layout, members });
+    state.apply(Entry::First { cluster: ClusterId(1), layout, members, preferred: Default::default() });
     // Node 2 has never stopped.
     for (node, incarnation) in [(1, 2), (2, 1)] {
         let held = [(ALL, end(1, 10)), (PAIR, end(1, 7)), (PASSED, end(1, 5))];

@@ -40,7 +40,7 @@ pub(crate) fn follow(state: &ViewLogState, stay: &[u32], join: &[Member], backs:
             (shard.shard, stays.map(end).collect())
         })
         .collect();
-    reopening(view, state.layout(), NodeId(stay[0]), &nodes(stay), join, &finals, backs)
+    reopening(view, state.layout(), NodeId(stay[0]), (&nodes(stay), join), &finals, backs, Default::default())
 }
 
 /// The report of a member that goes on, and has the second shard.
@@ -97,7 +97,7 @@ fn in_memory(node: u32, end: OrderEnd) -> ReturnReport {
 fn dropped() -> ViewLogState {
     let mut state = ViewLogState::default();
     let members = (1..=4).map(|node| life(node, 1)).collect();
-    state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
+    state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members, preferred: Default::default() });
     let next = |state: &ViewLogState, stay: &[u32], join: &[Member], counts: &[u64]| {
         let view = state.view().unwrap();
         let finals = |shard: &ShardView| {

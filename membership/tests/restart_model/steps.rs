@@ -288,7 +288,7 @@ impl Group {
         let joins = world.log_state.candidates().iter().filter(|asks| !nodes.contains(&asks.node));
         let join: Vec<_> = joins.take(stay.len()).cloned().collect();
         let backs = world.log_state.returns();
-        let proposal = reopening(&last.view, &layout(), nodes[0], &nodes, &join, &finals, &backs);
+        let proposal = reopening(&last.view, &layout(), nodes[0], (&nodes, &join), &finals, &backs, Default::default());
         world.apply(Entry::Successor(proposal)).then_some(())
     }
 }
@@ -418,7 +418,7 @@ fn can_reopen(world: &World) -> bool {
 fn goes_on(view: &View, backs: &[ReturnReport]) -> bool {
     let nodes = view.nodes();
     let finals = [(SHARD, Vec::new())].into();
-    reopening(view, &layout(), nodes[0], &nodes, &[], &finals, backs).ends.contains_key(&SHARD)
+    reopening(view, &layout(), nodes[0], (&nodes, &[]), &finals, backs, Default::default()).ends.contains_key(&SHARD)
 }
 
 impl Model for Group {

@@ -123,7 +123,12 @@ impl World {
         let mut log_state = ViewLogState::default();
         let founders = members - joiners;
         let all = (0..founders).map(|n| member(n, 1, 1)).collect();
-        log_state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members: all });
+        log_state.apply(Entry::First {
+            cluster: ClusterId(1),
+            layout: layout(),
+            members: all,
+            preferred: Default::default(),
+        });
         let first = Arc::new(log_state.last().expect("it has begun").clone());
         let node = |n: usize| {
             let (epoch, is_founder) = (1 + joiners as u64, n < founders);

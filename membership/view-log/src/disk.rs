@@ -18,7 +18,7 @@ use crate::store::{Disk, DiskImage, Key, LogStore, Opened, StoreChange, decode, 
 /// The file's name, in the node's directory.
 pub(crate) const FILE: &str = "view-log.redb";
 /// The version of the tables' contents.
-pub(crate) const VERSION: u64 = 10;
+pub(crate) const VERSION: u64 = 11;
 
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use squall_fabric::NodeId;
-use squall_membership::{Epoch, Layout, Member, Parameters};
+use squall_membership::{Epoch, Layout, LayoutPolicy, Member, Parameters};
 
 use crate::wire::Contact;
 
@@ -17,6 +17,8 @@ pub struct Settings {
     pub me: Member,
     /// The layout of shards: alike at all nodes.
     pub layout: Layout,
+    /// The application's say in where shards lie, for a first view that this node writes.
+    pub policy: LayoutPolicy,
     /// Whatever else must be alike at all nodes, but witnesses. Members refuse a node whose parameters differ.
     pub parameters: Parameters,
     /// The node's way into a group.

@@ -79,7 +79,11 @@ mod tests {
     }
 
     fn planned(members: &[u32], voters: &[u64], lag: &[u64], fixed: Option<&[NodeId]>) -> Option<Vec<u64>> {
-        let view = Arc::new(View::first(members.iter().copied().map(member).collect(), &Layout::default()));
+        let view = Arc::new(View::first(
+            members.iter().copied().map(member).collect(),
+            &Layout::default(),
+            Default::default(),
+        ));
         let peers = (0..20).map(|id| (id, LogNode { member: member(id as u32), witness: false })).collect();
         let voters = voters.iter().copied().collect();
         let caught_up = |voter| !lag.contains(&voter);

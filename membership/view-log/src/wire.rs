@@ -14,7 +14,7 @@ use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 /// The longest message that is sent or taken, in bytes.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
-const PREFIX: [u8; 4] = *b"SqV\x0c";
+const PREFIX: [u8; 4] = *b"SqV\x0d";
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]

@@ -63,6 +63,7 @@ fn start(net: &Arc<Net>, id: u32, list: &[u32], directory: Option<&std::path::Pa
         cluster: "test".into(),
         me: Member::new(node, Incarnation(life)),
         layout: Layout::of_all(["group".into()]),
+        policy: Default::default(),
         parameters: Parameters::default(),
         start: Start::List { members, witnesses: Vec::new() },
         voters: None,

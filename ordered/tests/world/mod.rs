@@ -74,6 +74,7 @@ pub(crate) fn view(epoch: Epoch, members: &[usize], senders: &[usize], complete:
         shards: vec![shard],
         joined: Vec::new(),
         left: Vec::new(),
+        preferred: Default::default(),
     }
 }
 

@@ -108,6 +108,7 @@ fn server() -> (Arc<Server>, Arc<Slow>) {
         shards: vec![ShardView::whole(SHARD, node.clone(), node.clone())],
         joined: node,
         left: Vec::new(),
+        preferred: BTreeMap::new(),
     });
     (Arc::new(server), slow)
 }

@@ -8,7 +8,7 @@ const SHARD: ShardId = ShardId(3);
 
 fn view(epoch: u64, nodes: &[u32]) -> Arc<View> {
     let members: Vec<Member> = nodes.iter().map(|&node| Member::new(NodeId(node), Incarnation(1))).collect();
-    let first = View::first(members, &Layout::default());
+    let first = View::first(members, &Layout::default(), Default::default());
     Arc::new(View { epoch: Epoch(epoch), joined: Vec::new(), ..first })
 }
 

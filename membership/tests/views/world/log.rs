@@ -46,7 +46,9 @@ pub(crate) struct Log {
 impl Log {
     pub(crate) fn new(layout: Layout, members: Vec<Member>, rng: Rng) -> Log {
         let mut log_state = ViewLogState::default();
-        let Applied::View(first) = log_state.apply(Entry::First { cluster: ClusterId(1), layout, members }) else {
+        let Applied::View(first) =
+            log_state.apply(Entry::First { cluster: ClusterId(1), layout, members, preferred: Default::default() })
+        else {
             panic!("there is a first view");
         };
         Log {

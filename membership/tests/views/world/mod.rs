@@ -53,6 +53,7 @@ pub(crate) fn settings(stall_limits: StallLimits) -> Settings {
     Settings {
         fingerprint: 7,
         layout: layout(),
+        policy: Default::default(),
         failure_timeout: FAILURE_TIMEOUT,
         connect_timeout: CONNECT_TIMEOUT,
         read_lease: READ_LEASE,

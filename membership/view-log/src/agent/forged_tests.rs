@@ -32,6 +32,7 @@ impl World {
                 cluster: "test".into(),
                 me: Member::new(NodeId(id), Incarnation(1)),
                 layout: Layout::of_all(["group".into()]),
+                policy: Default::default(),
                 parameters: Default::default(),
                 start: Start::List { members: NODES.map(contact).to_vec(), witnesses: Vec::new() },
                 voters: None,

@@ -156,7 +156,8 @@ impl<C: Types> Agent<C> {
         let here: Vec<Member> = members.iter().copied().filter_map(in_log).collect();
         if is_whole || (2 * here.len() >= members.len() && self.now - since >= self.settings.timing.election.1 * 2) {
             self.leading.changing = true;
-            self.write(Entry::First { cluster, layout, members: here }, Input::Changed);
+            let preferred = self.settings.policy.preferred(&layout, &here);
+            self.write(Entry::First { cluster, layout, members: here, preferred }, Input::Changed);
         }
     }
 

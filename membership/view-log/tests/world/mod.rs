@@ -132,6 +132,7 @@ impl World {
             cluster: "test".into(),
             me,
             layout: self.layout.clone(),
+            policy: Default::default(),
             parameters: self.parameters.get(&id).cloned().unwrap_or_default(),
             start,
             voters: self.voters.clone(),
