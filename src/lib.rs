@@ -106,7 +106,7 @@ pub use clients::{
     ask::{ServedGroup, ServedShards},
     client, log_service,
     partition::{Partitioned, shard_of_bytes},
-    query::{Portable, QueryService},
+    query::{JsonForm, Portable, QueryService},
     serve::{ServeOptions, Served},
     typed::TypedCall,
     wire::Consistency,

@@ -11,6 +11,8 @@ use syn::{
 pub(crate) struct Definition {
     /// The name and the version of the schema, if they are given.
     pub(crate) schema: Option<(Expr, Expr)>,
+    /// Whether clients in other languages are served.
+    pub(crate) json: bool,
     pub(crate) service: Type,
     pub(crate) name: Ident,
     pub(crate) visibility: Visibility,
@@ -118,13 +120,14 @@ pub(crate) fn read(arguments: TokenStream, item: TokenStream) -> Result<(ItemImp
         other => return Err(Error::new_spanned(other, "`service` stands before an `impl` block: `impl Bank { .. }`")),
     };
     let mut errors = Errors::default();
-    let schema = schema(arguments).unwrap_or_else(|error| {
+    let Arguments { schema, json } = read_arguments(arguments).unwrap_or_else(|error| {
         errors.join(error);
-        None
+        Arguments::default()
     });
     let name = type_name(&block, &mut errors);
     let mut service = Definition {
         schema,
+        json,
         service: (*block.self_ty).clone(),
         name,
         visibility: Visibility::Inherited,
@@ -147,18 +150,30 @@ pub(crate) fn read(arguments: TokenStream, item: TokenStream) -> Result<(ItemImp
     Ok((block, errors.0.map_or(Ok(service), Err)))
 }
 
+/// The arguments of the attribute.
+#[derive(Default)]
+struct Arguments {
+    schema: Option<(Expr, Expr)>,
+    json: bool,
+}
+
 /// Reads the arguments of the attribute.
-fn schema(arguments: TokenStream) -> Result<Option<(Expr, Expr)>> {
-    let (mut name, mut version) = (None, None);
+fn read_arguments(arguments: TokenStream) -> Result<Arguments> {
+    let (mut name, mut version, mut json) = (None, None, false);
     let at = arguments.clone();
     let parser = meta::parser(|argument| {
         let place = match argument.path.get_ident() {
             Some(known) if known == "schema" => &mut name,
             Some(known) if known == "version" => &mut version,
+            Some(known) if known == "json" => {
+                return match std::mem::replace(&mut json, true) {
+                    true => Err(argument.error("this argument is given twice: leave one")),
+                    false => Ok(()),
+                };
+            }
             _ => {
-                return Err(
-                    argument.error("there is no such argument: there are `schema = \"NAME\", version = NUMBER`")
-                );
+                return Err(argument
+                    .error("there is no such argument: there are `schema = \"NAME\", version = NUMBER` and `json`"));
             }
         };
         if place.replace(argument.value()?.parse()?).is_some() {
@@ -168,8 +183,8 @@ fn schema(arguments: TokenStream) -> Result<Option<(Expr, Expr)>> {
     });
     parser.parse2(arguments)?;
     match (name, version) {
-        (Some(name), Some(version)) => Ok(Some((name, version))),
-        (None, None) => Ok(None),
+        (Some(name), Some(version)) => Ok(Arguments { schema: Some((name, version)), json }),
+        (None, None) => Ok(Arguments { schema: None, json }),
         _ => Err(Error::new_spanned(at, "a schema has a name and a version: `schema = \"NAME\", version = NUMBER`")),
     }
 }

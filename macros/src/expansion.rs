@@ -5,7 +5,7 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
-use syn::{Attribute, Ident, Type, Visibility};
+use syn::{Attribute, Ident, Type, Visibility, ext::IdentExt};
 
 use crate::definition::{Argument, Definition, Method};
 
@@ -58,6 +58,12 @@ impl Method {
         self.sent().map(|(name, _)| name)
     }
 
+    /// Writes the name that the method has in JSON.
+    fn in_json(&self) -> TokenStream {
+        let name = self.name.unraw().to_string();
+        quote! { #[serde(rename = #name)] }
+    }
+
     /// Writes the method's variant of the enum, with the arguments' names: as a value and as a pattern.
     fn with_names(&self, of: &Ident) -> TokenStream {
         let (variant, mut names) = (&self.variant, self.names().peekable());
@@ -81,13 +87,21 @@ impl Method {
 
 /// Writes the enums that travel.
 fn messages(definition: &Definition, names: &Names) -> TokenStream {
-    let (visibility, of) = (&definition.visibility, &definition.name);
+    let (visibility, of, json) = (&definition.visibility, &definition.name, definition.json);
     let pair = |kind: &str, arguments: &Ident, results: &Ident, methods: &[Method]| {
         let docs = format!("The arguments of a {kind} of `{of}`.");
-        let arguments = message(visibility, &docs, arguments, methods.iter().map(sent));
+        let from_json = json.then(|| from_json(arguments, methods));
+        let arguments = message(visibility, &docs, &TokenStream::new(), arguments, methods.iter().map(sent));
         let docs = format!("The result of a {kind} of `{of}`.");
-        let results = message(visibility, &docs, results, methods.iter().map(result).chain([undecodable()]));
-        quote! { #arguments #results }
+        let variants = methods.iter().map(|method| result(method, json)).chain([undecodable()]);
+        let into_json = json.then(|| {
+            quote! {
+                #[derive(::squall::__macro::serde::Serialize)]
+                #[serde(crate = "::squall::__macro::serde")]
+            }
+        });
+        let results = message(visibility, &docs, &into_json.unwrap_or_default(), results, variants);
+        quote! { #arguments #from_json #results }
     };
     let mut written = pair("command", &names.command, &names.reply, &definition.commands);
     if !definition.queries.is_empty() {
@@ -99,6 +113,7 @@ fn messages(definition: &Definition, names: &Names) -> TokenStream {
 fn message(
     visibility: &Visibility,
     docs: &str,
+    attributes: &TokenStream,
     name: &Ident,
     variants: impl Iterator<Item = TokenStream>,
 ) -> TokenStream {
@@ -110,6 +125,7 @@ fn message(
             ::squall::__macro::rkyv::Deserialize,
         )]
         #[rkyv(crate = ::squall::__macro::rkyv)]
+        #attributes
         #[allow(dead_code, clippy::enum_variant_names, clippy::large_enum_variant)]
         #visibility enum #name { #(#variants,)* }
     }
@@ -129,11 +145,44 @@ fn sent(method: &Method) -> TokenStream {
     quote! { #docs #[doc = ""] #[doc = #order] #variant(#(#types),*) }
 }
 
+/// Writes the reading of arguments in JSON: `{"METHOD": {"ARGUMENT": VALUE, ..}}`.
+fn from_json(name: &Ident, methods: &[Method]) -> TokenStream {
+    let named = format_ident!("__{name}Json");
+    let variants = methods.iter().map(|method| {
+        let (variant, json) = (&method.variant, method.in_json());
+        let fields = method.sent().map(|(name, of)| quote! { #name: #of });
+        quote! { #json #variant { #(#fields),* } }
+    });
+    let arms = methods.iter().map(|method| {
+        let (variant, names, made) = (&method.variant, method.names(), method.with_names(name));
+        quote! { #named::#variant { #(#names),* } => #made }
+    });
+    let from = local("from");
+    quote! {
+        const _: () = {
+            #[derive(::squall::__macro::serde::Deserialize)]
+            #[serde(crate = "::squall::__macro::serde", deny_unknown_fields)]
+            #[allow(clippy::enum_variant_names, clippy::large_enum_variant)]
+            enum #named { #(#variants),* }
+
+            impl<'de> ::squall::__macro::serde::Deserialize<'de> for #name {
+                fn deserialize<D: ::squall::__macro::serde::Deserializer<'de>>(
+                    #from: D,
+                ) -> ::core::result::Result<#name, D::Error> {
+                    let #from = <#named as ::squall::__macro::serde::Deserialize>::deserialize(#from)?;
+                    ::core::result::Result::Ok(match #from { #(#arms,)* })
+                }
+            }
+        };
+    }
+}
+
 /// Writes the variant with a method's result.
-fn result(method: &Method) -> TokenStream {
+fn result(method: &Method, json: bool) -> TokenStream {
     let Method { name, variant, result, .. } = method;
     let docs = format!("The result of `{name}`.");
-    quote! { #[doc = #docs] #variant(#result) }
+    let renamed = json.then(|| method.in_json());
+    quote! { #[doc = #docs] #renamed #variant(#result) }
 }
 
 /// Writes the variant for arguments whose types refuse them, though their bytes have passed the check.
@@ -227,11 +276,18 @@ fn query_service(definition: &Definition, names: &Names) -> TokenStream {
     let (service, Names { query, answer, .. }) = (&definition.service, names);
     let archived = local("archived");
     let follow_ups = follow_ups(definition);
+    let json = definition.json.then(|| {
+        quote! {
+            const JSON: ::core::option::Option<::squall::JsonForm> =
+                ::core::option::Option::Some(::squall::JsonForm::of::<Self>());
+        }
+    });
     if definition.queries.is_empty() {
         return quote! {
             impl ::squall::QueryService for #service {
                 type Query = ();
                 type Answer = ();
+                #json
                 fn answer(&self, _: &::squall::__macro::rkyv::Archived<()>) {}
                 #follow_ups
             }
@@ -242,6 +298,7 @@ fn query_service(definition: &Definition, names: &Names) -> TokenStream {
         impl ::squall::QueryService for #service {
             type Query = #query;
             type Answer = #answer;
+            #json
             #[allow(deprecated)]
             fn answer(&self, #archived: &::squall::__macro::rkyv::Archived<#query>) -> #answer {
                 match ::squall::__macro::decode::<#query>(#archived) { #arms }

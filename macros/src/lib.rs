@@ -30,6 +30,9 @@ use proc_macro2::TokenStream;
 /// `schema = "NAME", version = NUMBER` is `Replicated::SCHEMA`. The version goes up with each change of the commands or
 /// of their order, and with each other change that `Schema` names.
 ///
+/// `json` also serves programs in other languages: arguments and results are then values that serde reads and writes
+/// too. A call is `{"METHOD": {"ARGUMENT": VALUE, ..}}` in JSON, its result `{"METHOD": VALUE}`.
+///
 /// # Result
 ///
 /// For a type `Bank` there are:

@@ -139,6 +139,15 @@ fn a_service_without_queries_and_schema_has_none() {
 }
 
 #[test]
+fn a_service_in_json_reads_arguments_by_their_names_and_has_a_form() {
+    let code = expand(tokens("json"), tokens(GOOD)).to_string();
+    for part in ["\"move\"", "Transfer { from : u64 , to : u64 , sum : u64 }", "const JSON", "deny_unknown_fields"] {
+        assert!(code.contains(part), "{part}: {code}");
+    }
+    assert!(!expand(TokenStream::new(), tokens(GOOD)).to_string().contains("serde"));
+}
+
+#[test]
 fn errors_say_what_to_do() {
     let method = |text: &str| format!("impl Bank {{ #[command] fn good(&mut self) {{}} {text} }}");
     for (block, said) in [
@@ -191,6 +200,7 @@ fn errors_say_what_to_do() {
         ("schema = \"bank\"", "has a name and a version"),
         ("version = 1", "has a name and a version"),
         ("version = 1, version = 2", "given twice"),
+        ("json, json", "given twice"),
     ] {
         let told = errors(arguments, &method(""));
         assert!(matches!(&told[..], [one] if one.contains(said)), "{arguments}: {said:?} is not all of {told:?}");

@@ -1,8 +1,9 @@
-//! Services that answer queries, and the types that can travel.
+//! Services that answer queries, the types that can travel, and the forms in which they do.
 
 use std::ops::Range;
 
-use rkyv::{Archived, Deserialize, api::high::HighDeserializer, rancor};
+use rkyv::{Archived, Deserialize, api::high::HighDeserializer, rancor, util::AlignedVec};
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::replica::{command::Command, replicated::Replicated};
 
@@ -11,6 +12,13 @@ use crate::replica::{command::Command, replicated::Replicated};
 pub trait Portable: Command<Archived: Deserialize<Self, HighDeserializer<rancor::Error>>> + Sized {}
 
 impl<T> Portable for T where T: Command<Archived: Deserialize<T, HighDeserializer<rancor::Error>>> {}
+
+/// Decodes a value that travelled as bytes.
+pub(crate) fn decode<T: Portable>(bytes: &[u8]) -> Result<T, String> {
+    let mut aligned: AlignedVec = AlignedVec::with_capacity(bytes.len());
+    aligned.extend_from_slice(bytes);
+    rkyv::from_bytes::<T, rancor::Error>(&aligned).map_err(|error| error.to_string())
+}
 
 /// A service that programs other than the group's members use: see [`NodeBuilder::serve`](crate::NodeBuilder::serve).
 ///
@@ -48,6 +56,10 @@ pub trait QueryService: Replicated<Reply: Portable> {
     /// The type of an answer.
     type Answer: Portable + Send + 'static;
 
+    /// The form in JSON of what clients send and get, for programs in other languages. None by default: then there are
+    /// clients in Rust only. [`service`](macro@crate::service) writes it where its arguments say `json`.
+    const JSON: Option<JsonForm> = None;
+
     /// Answers a query, without a change of the state. It runs where `apply` does, between two commands: keep it short.
     fn answer(&self, query: &Archived<Self::Query>) -> Self::Answer;
 
@@ -76,4 +88,50 @@ pub trait QueryService: Replicated<Reply: Portable> {
     fn follow_up(&self, _number: u64) -> Option<Self::Command> {
         None
     }
+}
+
+/// Writes bytes in another form. Fails with a sentence.
+pub(crate) type Transcode = fn(&[u8]) -> Result<Vec<u8>, String>;
+
+/// The form in JSON of a service's commands, replies, queries and answers, by their serde implementations.
+///
+/// A member takes JSON of the clients that ask for it, turns it into rkyv's bytes where it receives it, and turns
+/// replies and answers into JSON where it sends them. The group and its sessions have rkyv's bytes only.
+#[derive(Clone, Copy, Debug)]
+pub struct JsonForm {
+    /// From JSON.
+    pub(crate) command: Transcode,
+    pub(crate) query: Transcode,
+    /// Into JSON.
+    pub(crate) reply: Transcode,
+    pub(crate) answer: Transcode,
+}
+
+impl JsonForm {
+    /// Returns the form of a service whose types have serde's implementations: see [`QueryService::JSON`].
+    pub const fn of<R>() -> JsonForm
+    where
+        R: QueryService,
+        R::Command: DeserializeOwned,
+        R::Query: DeserializeOwned,
+        R::Reply: Serialize,
+        R::Answer: Serialize,
+    {
+        JsonForm {
+            command: from_json::<R::Command>,
+            query: from_json::<R::Query>,
+            reply: to_json::<R::Reply>,
+            answer: to_json::<R::Answer>,
+        }
+    }
+}
+
+fn from_json<T: Command + DeserializeOwned>(json: &[u8]) -> Result<Vec<u8>, String> {
+    let value: T = serde_json::from_slice(json).map_err(|error| format!("it is no JSON of this group's: {error}"))?;
+    let bytes = rkyv::to_bytes::<rancor::Error>(&value);
+    bytes.map(|bytes| bytes.to_vec()).map_err(|error| format!("it could not be serialized: {error}"))
+}
+
+fn to_json<T: Portable + Serialize>(bytes: &[u8]) -> Result<Vec<u8>, String> {
+    serde_json::to_vec(&decode::<T>(bytes)?).map_err(|error| format!("it has no form in JSON: {error}"))
 }

@@ -10,6 +10,7 @@ use std::{
 
 pub use rkyv;
 use rkyv::rancor;
+pub use serde;
 
 use crate::{
     calls::{error::SubmitError, submit::Submit},

@@ -28,7 +28,7 @@ use squall_services::frame::{self, FrameError};
 use crate::calls::session::{Refusal, RequestOutcome, SessionId};
 
 /// The version of these messages.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// The time of a client's silence after which a node closes the connection. Clients ping more often.
 pub(crate) const NODE_SILENCE: Duration = Duration::from_secs(30);
@@ -40,8 +40,8 @@ const OVERHEAD_BYTES: usize = 64 << 10;
 /// A message of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToNode {
-    /// The group that the client wants to talk to, or a [shard](ShardName) of it. The first message, in this form in
-    /// all versions.
+    /// The group that the client wants to talk to, or a [shard](ShardName) of it, and maybe the codec of the
+    /// application's bytes. The first message, in this form in all versions.
     Hello { version: u32, group: String },
     /// Opens a session.
     Open { key: u64 },
@@ -88,8 +88,8 @@ pub(crate) enum ToClient {
     Told { number: u64, answer: Result<Vec<u8>, String> },
     /// An answer to a ping.
     Pong,
-    /// The client's certificate permits it no commands, or nothing at all, for this reason. In the latter case it is
-    /// the last message.
+    /// The client's certificate permits it no commands, or nothing at all, or the group does not have the client's
+    /// codec, for this reason. Unless commands alone are denied, it is the last message.
     Denied { only_commands: bool, why: String },
     /// The number of the group's shards, where it is not 1. It comes before `Welcome` and `Away`, to a client that has
     /// named a shard.
@@ -97,12 +97,26 @@ pub(crate) enum ToClient {
 }
 
 /// The name of a shard in a [`ToNode::Hello`]: that of its group, and behind a slash the shard's number. The name of a
-/// group alone stands for its only shard. Names of groups have no slash.
+/// group alone stands for its only shard. Behind another slash, the name of a shard may have the codec of the
+/// application's bytes, which are rkyv's without it. Names of groups have no slash.
 pub(crate) struct ShardName;
 
 impl ShardName {
     pub(crate) fn of(group: &str, shard: u32) -> String {
         format!("{group}/{shard}")
+    }
+
+    /// Returns the name of a shard whose bytes travel in a codec.
+    pub(crate) fn in_codec(group: &str, shard: u32, codec: &str) -> String {
+        format!("{}/{codec}", ShardName::of(group, shard))
+    }
+
+    /// Divides a name into that of the group or shard, and that of the codec, if there is one.
+    pub(crate) fn split_codec(name: &str) -> (&str, Option<&str>) {
+        match name.match_indices('/').nth(1) {
+            Some((at, _)) => (&name[..at], Some(&name[at + 1..])),
+            None => (name, None),
+        }
     }
 
     /// Returns the group and the shard, if one is named. None if there can be no such shard.
@@ -191,6 +205,8 @@ mod tests {
         assert_eq!([0, 12].map(|shard| ShardName::of("bank", shard)), ["bank/0", "bank/12"]);
         let parsed = ["bank", "bank/12", "bank/", "bank/-1", "bank/1/2"].map(ShardName::parse);
         assert_eq!(parsed, [Some(("bank", None)), Some(("bank", Some(12))), None, None, None]);
+        assert_eq!(ShardName::split_codec(&ShardName::in_codec("bank", 3, "json")), ("bank/3", Some("json")));
+        assert_eq!(["bank", "bank/3"].map(ShardName::split_codec), [("bank", None), ("bank/3", None)]);
     }
 
     #[test]

@@ -292,6 +292,11 @@ impl Config {
         file::parse(text, &ValuePlace::text)?.check()
     }
 
+    /// Reads TOML as [`from_toml`](Config::from_toml) does, for a program that is no node.
+    pub(crate) fn from_toml_for_client(text: &str) -> Result<Config, ConfigError> {
+        file::parse(text, &ValuePlace::text)?.for_client(None)?.check()
+    }
+
     /// Begins a configuration in the program, of the node `id` of `cluster`.
     pub fn builder(cluster: impl Into<String>, id: u32) -> ConfigBuilder {
         ConfigBuilder::new(cluster.into(), id)

@@ -1,20 +1,18 @@
 //! The result of a call, on its way to the caller.
 
 use std::{
-    marker::PhantomData,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
 
-use rkyv::{rancor, util::AlignedVec};
 use squall_fabric::{Time, sync::Lock};
 use squall_runtime::blocking;
 
 use super::error::ClientError;
 use crate::{
     calls::{deadline::Deadline, error::SubmitError, submit::Submit},
-    clients::query::Portable,
+    clients::query::{self, Portable},
 };
 
 /// A command or query under way, and the reply or answer that will come.
@@ -31,7 +29,7 @@ pub struct Call<T> {
     own: Option<OwnSubmit<T>>,
     /// The deadline that ends the call, unless it has resolved before.
     deadline: Option<Arc<Deadline>>,
-    result: PhantomData<fn() -> T>,
+    decode: fn(Vec<u8>) -> Result<T, ClientError>,
 }
 
 /// The state of a call's result.
@@ -58,8 +56,17 @@ pub(crate) struct Resolve(Arc<Lock<CallState>>);
 
 impl Resolve {
     pub(crate) fn new<T: Portable>() -> (Call<T>, Resolve) {
+        Resolve::of(decode::<T>)
+    }
+
+    /// Makes a call whose result are the bytes as they travelled.
+    pub(crate) fn raw() -> (Call<Vec<u8>>, Resolve) {
+        Resolve::of(Ok)
+    }
+
+    fn of<T>(decode: fn(Vec<u8>) -> Result<T, ClientError>) -> (Call<T>, Resolve) {
         let slot = Arc::new(Lock::default());
-        (Call { slot: Arc::clone(&slot), own: None, deadline: None, result: PhantomData }, Resolve(slot))
+        (Call { slot: Arc::clone(&slot), own: None, deadline: None, decode }, Resolve(slot))
     }
 
     /// Puts the result in, if it is the first.
@@ -98,9 +105,9 @@ impl<T: Portable> Call<T> {
         let slot = Arc::new(Lock::default());
         if own.submit.failure().is_some_and(SubmitError::is_elsewhere) {
             (own.otherwise)(Resolve(Arc::clone(&slot)));
-            return Call { slot, own: None, deadline: None, result: PhantomData };
+            return Call { slot, own: None, deadline: None, decode };
         }
-        Call { slot, own: Some(own), deadline: None, result: PhantomData }
+        Call { slot, own: Some(own), deadline: None, decode }
     }
 
     /// Polls the submit of this process' own member. Pending, without it, once the command goes another way.
@@ -171,7 +178,7 @@ impl<T: Portable> Future for Call<T> {
             }
             CallState::Resolved(result) => {
                 drop(state);
-                Poll::Ready(result.and_then(|bytes| decode(&bytes)))
+                Poll::Ready(result.and_then(self.decode))
             }
             CallState::Taken => panic!("a Call was polled after it had resolved"),
         }
@@ -181,11 +188,8 @@ impl<T: Portable> Future for Call<T> {
 /// A call may move after it was polled, since nothing in it is pinned.
 impl<T> Unpin for Call<T> {}
 
-/// Decodes a value that travelled as bytes.
-fn decode<T: Portable>(bytes: &[u8]) -> Result<T, ClientError> {
-    let mut aligned: AlignedVec = AlignedVec::with_capacity(bytes.len());
-    aligned.extend_from_slice(bytes);
-    rkyv::from_bytes::<T, rancor::Error>(&aligned).map_err(|error| ClientError::Reply(error.to_string()))
+fn decode<T: Portable>(bytes: Vec<u8>) -> Result<T, ClientError> {
+    query::decode(&bytes).map_err(ClientError::Reply)
 }
 
 #[cfg(all(test, not(squall_loom)))]

@@ -75,6 +75,12 @@ impl ClientConfig {
         ClientConfig::described(&Config::load_for_client(path.as_ref(), Some(security))?)
     }
 
+    /// Describes the cluster of a configuration's text, as [`load`](ClientConfig::load) does. The environment does not
+    /// override it, and paths in it are relative to the working directory.
+    pub fn from_toml(text: &str) -> Result<ClientConfig, ClientConfigError> {
+        ClientConfig::described(&Config::from_toml_for_client(text)?)
+    }
+
     /// Describes a cluster whose nodes run on this host, over shared memory, as the same user. Some of the members
     /// suffice, if one of them runs.
     pub fn on_host(cluster: impl Into<String>, members: impl IntoIterator<Item = NodeId>) -> ClientConfig {
@@ -165,6 +171,14 @@ mod tests {
 
     fn addresses(config: &ClientConfig) -> Vec<String> {
         config.contacts.iter().flat_map(|contact| contact.addresses.clone()).collect()
+    }
+
+    #[test]
+    fn a_text_describes_a_cluster_as_a_file_does() {
+        let text = "cluster = \"bank\"\nsecurity = \"none\"\n[addresses]\n7 = \"10.0.0.7:1\"\n";
+        assert_eq!(addresses(&ClientConfig::from_toml(text).unwrap()), ["10.0.0.7:1"]);
+        let error = ClientConfig::from_toml("cluster = \"bank\"\nmember = [1]\n").unwrap_err().to_string();
+        assert!(error.contains("member") && error.contains('2'), "{error}");
     }
 
     #[test]

@@ -18,7 +18,8 @@ pub enum ClientError {
     /// The group does not take the command, for this reason. No member applies it.
     #[error("the command was not taken: {0}")]
     Rejected(String),
-    /// The client's certificate does not permit the call, for this reason. Nothing was applied.
+    /// The client's certificate does not permit the call, or the group does not speak the client's codec, for this
+    /// reason. Nothing was applied.
     #[error("the group does not permit the call: {0}")]
     Denied(String),
     /// The command was delivered, but what arrived is no command of the group, so no member applied it.
@@ -33,7 +34,10 @@ pub enum ClientError {
     )]
     Skipped,
     /// The command was applied, but its reply is longer than the group keeps for a client, or could not be serialized.
-    #[error("the command was applied, but its reply was too long to be kept for clients: set a larger `reply_bytes`")]
+    #[error(
+        "the command was applied, but its reply was too long to be kept for clients, or has no form in their codec: set a larger \
+         `reply_bytes`"
+    )]
     NoReply,
     /// The reply or answer is none of this group's. A command was applied.
     #[error("the reply could not be read, so the client has another version of the service than the group: {0}")]

@@ -43,6 +43,7 @@ mod driver;
 mod effect;
 mod error;
 mod lazy_driver;
+mod raw;
 mod shards;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
@@ -56,6 +57,7 @@ pub use self::{
     call::Call,
     config::{ClientConfig, ClientConfigError},
     error::ClientError,
+    raw::{Codec, RawClient, RawShards},
     shards::{Connecting, Shards},
 };
 pub(crate) use self::{

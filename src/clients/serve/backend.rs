@@ -18,7 +18,7 @@ use crate::{
         submit::Sending,
     },
     clients::{
-        query::QueryService,
+        query::{JsonForm, QueryService},
         wire::{Consistency, Members, ToClient},
     },
     group::handle::Group,
@@ -42,6 +42,11 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Returns each session with the number of its messages that were delivered here.
     fn acts(&self) -> Read<Vec<(SessionId, u64)>>;
+
+    /// Returns the form in JSON of the group's messages, if it has one.
+    fn json(&self) -> Option<JsonForm> {
+        None
+    }
 }
 
 /// A query, and the place of its answer.
@@ -84,6 +89,10 @@ impl<R: QueryService> Backend for Group<Served<R>> {
 
     fn acts(&self) -> Read<Vec<(SessionId, u64)>> {
         self.peek(|served| served.sessions().acts().collect())
+    }
+
+    fn json(&self) -> Option<JsonForm> {
+        R::JSON
     }
 }
 

@@ -27,7 +27,10 @@ use crate::{
         error::{SubmitError, Unavailable},
         session::{Opening, SessionId, Trailer},
     },
-    clients::wire::{self, Members, ShardName, ToClient, ToNode, VERSION},
+    clients::{
+        query::{JsonForm, Transcode},
+        wire::{self, Members, ShardName, ToClient, ToNode, VERSION},
+    },
 };
 
 /// The number of a client's queries that may wait for answers; further ones are refused at once.
@@ -64,7 +67,7 @@ pub(super) fn converse(server: &Server, stream: ControlStream, outbox: &Arc<Outb
 fn write(to: StreamWriter, outbox: &Outbox) -> Result<(), FrameError> {
     let mut to = BufWriter::new(to);
     while let Some(messages) = outbox.take() {
-        messages.iter().try_for_each(|message| wire::write(&mut to, message))?;
+        messages.into_iter().try_for_each(|message| wire::write(&mut to, &outbox.in_form(message)))?;
         to.flush()?;
     }
     Ok(())
@@ -100,6 +103,8 @@ pub(crate) struct ConnectedClient {
     entry: Arc<ServedEntry>,
     access: CallerAccess,
     outbox: Arc<Outbox>,
+    /// The client's form of the application's bytes, if it is not rkyv's.
+    form: Option<JsonForm>,
     /// The key of the session whose answers go to the client.
     attached: Option<u64>,
 }
@@ -136,20 +141,31 @@ impl ConnectedClient {
         };
         let other =
             format!("clients speak version {VERSION} here, not {version}: run one version of squall everywhere");
-        let entry = if version == VERSION { server.entry(&group) } else { Err(other) };
-        let of = ShardName::parse(&group).map_or(group.as_str(), |(group, _)| group);
+        let (shard, codec) = ShardName::split_codec(&group);
+        let entry = if version == VERSION { server.entry(shard) } else { Err(other) };
+        let of = ShardName::parse(shard).map_or(group.as_str(), |(group, _)| group);
         if let Err(denied) = access.check(Call::Query, Some(of)) {
             outbox.push(ToClient::Denied { only_commands: false, why: denied.to_string() });
             return Ok(None);
         }
-        match entry {
+        let entry = match entry {
+            Ok(entry) => entry,
             Err(why) => {
                 outbox.push(ToClient::Away { why, members: Members::default() });
-                Ok(None)
+                return Ok(None);
             }
-            Ok(entry) if !entry.welcome(outbox) => Ok(None),
-            Ok(entry) => Ok(Some(ConnectedClient { entry, access, outbox: Arc::clone(outbox), attached: None })),
-        }
+        };
+        let form = match entry.form(codec) {
+            Ok(form) => form,
+            Err(why) => {
+                outbox.push(ToClient::Denied { only_commands: false, why });
+                return Ok(None);
+            }
+        };
+        form.into_iter().for_each(|form| outbox.set_form(form));
+        let is_welcome = entry.welcome(outbox);
+        let outbox = Arc::clone(outbox);
+        Ok(is_welcome.then_some(ConnectedClient { entry, access, outbox, form, attached: None }))
     }
 
     /// Handles a message of the client. Returns the message for its group, if there is one.
@@ -175,6 +191,11 @@ impl ConnectedClient {
             }
             ToNode::Request { session, number, acknowledged, command } => {
                 self.entry.count_call();
+                let Some(command) =
+                    self.received(|form| form.command, command, |why| ToClient::Rejected { number, why })
+                else {
+                    return Ok(None);
+                };
                 (command, Trailer::Request { session, number, acknowledged }, MessageKind::Request(number))
             }
             ToNode::Touch { session, acknowledged } => {
@@ -183,13 +204,15 @@ impl ConnectedClient {
             ToNode::Close { session } => (Vec::new(), Trailer::Close(session), MessageKind::Other),
             ToNode::Query { number, consistency, query } => {
                 self.entry.count_call();
+                let told = |why| ToClient::Told { number, answer: Err(why) };
+                let Some(query) = self.received(|form| form.query, query, told) else { return Ok(None) };
                 let outbox = Arc::clone(&self.outbox);
                 if outbox.ask(MAX_QUERIES) {
                     self.entry.backend.query(Query { number, consistency, query, outbox, permit });
                 } else {
                     let why =
                         format!("{MAX_QUERIES} queries of this client wait for answers already: ask fewer at once");
-                    outbox.push(ToClient::Told { number, answer: Err(why) });
+                    outbox.push(told(why));
                 }
                 return Ok(None);
             }
@@ -199,6 +222,26 @@ impl ConnectedClient {
             }
         };
         Ok(Some(ForGroup { command, trailer, kind, permit }))
+    }
+
+    /// Returns bytes of the client in rkyv's form. Tells the client if they have none, or one that is too long.
+    fn received(
+        &self,
+        transcode: impl FnOnce(&JsonForm) -> Transcode,
+        bytes: Vec<u8>,
+        refusal: impl FnOnce(String) -> ToClient,
+    ) -> Option<Vec<u8>> {
+        let Some(form) = &self.form else { return Some(bytes) };
+        let most = self.entry.options.request_bytes;
+        let why = match transcode(form)(&bytes) {
+            Ok(bytes) if bytes.len() <= most => return Some(bytes),
+            Ok(bytes) => {
+                format!("it has {} bytes for the group, which takes {most} of a client: divide it", bytes.len())
+            }
+            Err(why) => why,
+        };
+        self.outbox.push(refusal(why));
+        None
     }
 
     /// Reports to the client that its message was not sent, if so. Returns whether the client may stay.

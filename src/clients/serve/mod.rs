@@ -17,6 +17,8 @@ mod budget;
 mod clients;
 mod connection;
 mod handle;
+#[cfg(all(test, not(squall_loom)))]
+mod json_tests;
 mod options;
 mod outbox;
 #[cfg(all(test, not(squall_loom)))]

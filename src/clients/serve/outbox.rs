@@ -16,7 +16,10 @@ use squall_fabric::{
 };
 
 use super::budget::Budget;
-use crate::clients::wire::{ToClient, WireOutcome};
+use crate::clients::{
+    query::JsonForm,
+    wire::{ToClient, WireOutcome},
+};
 use squall_services::HangUp;
 
 /// A bounded queue. Adding to it never waits: the connection of a client that does not read is closed.
@@ -28,6 +31,8 @@ pub(crate) struct Outbox {
     holder: Holder,
     budget: Arc<Budget>,
     stream: OnceLock<HangUp>,
+    /// The client's form of the application's bytes, if it is not rkyv's.
+    form: OnceLock<JsonForm>,
     /// The number of queries that are not answered yet.
     asked: AtomicUsize,
     /// The time of the client's last message, in nanoseconds.
@@ -65,6 +70,7 @@ impl Outbox {
             holder,
             budget,
             stream: OnceLock::new(),
+            form: OnceLock::new(),
             asked: AtomicUsize::new(0),
             heard: AtomicU64::new(now.as_nanos()),
         }
@@ -89,6 +95,25 @@ impl Outbox {
     pub(super) fn set_stream(&self, stream: HangUp) {
         // An outbox gets one stream, so this succeeds.
         let _ = self.stream.set(stream);
+    }
+
+    /// Sets the client's form of the application's bytes.
+    pub(super) fn set_form(&self, form: JsonForm) {
+        // A client names its form once.
+        let _ = self.form.set(form);
+    }
+
+    /// Puts the application's bytes in a message that was taken into the client's form.
+    pub(super) fn in_form(&self, message: ToClient) -> ToClient {
+        let Some(form) = self.form.get() else { return message };
+        match message {
+            ToClient::Answered { number, result: WireOutcome::Reply(bytes) } => {
+                let result = (form.reply)(&bytes).map_or(WireOutcome::NoReply, WireOutcome::Reply);
+                ToClient::Answered { number, result }
+            }
+            ToClient::Told { number, answer: Ok(bytes) } => ToClient::Told { number, answer: (form.answer)(&bytes) },
+            other => other,
+        }
     }
 
     /// Queues a message. A message that no longer fits closes the queue.

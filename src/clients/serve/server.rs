@@ -32,6 +32,7 @@ use crate::{
     },
     clients::{
         asked_members::AskedMembers,
+        query::JsonForm,
         wire::{Members, NODE_SILENCE, ShardName, ToClient},
     },
 };
@@ -95,6 +96,19 @@ impl ServedEntry {
 
     pub(super) fn members(&self) -> Members {
         self.serving.lock().members.clone()
+    }
+
+    /// Returns the form of the application's bytes that a codec stands for, if it is not rkyv's. Fails with the reason
+    /// for which clients can't have it.
+    pub(super) fn form(&self, codec: Option<&str>) -> Result<Option<JsonForm>, String> {
+        match codec {
+            None | Some("rkyv") => Ok(None),
+            Some("json") => self.backend.json().map(Some).ok_or_else(|| {
+                let group = &self.name;
+                format!("the group {group:?} has no form in JSON: write `#[squall::service(json)]` before its service")
+            }),
+            Some(other) => Err(format!("there is no codec {other:?}: name \"rkyv\" or \"json\"")),
+        }
     }
 
     /// Admits a client, or sends it to another member.

@@ -56,7 +56,7 @@ impl QueryService for Counter {
     }
 }
 
-fn cluster(test: &str) -> String {
+pub(super) fn cluster(test: &str) -> String {
     format!("serve-{test}-{}", std::process::id())
 }
 
@@ -88,7 +88,7 @@ pub(super) fn until(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 /// Opens a stream to node 1, over which the test acts as the client.
-fn dial(test: &str) -> ControlStream {
+pub(super) fn dial(test: &str) -> ControlStream {
     let to = DialTarget { node: Some(NodeId(1)), addresses: Vec::new() };
     let caller = Caller::on_host(cluster(test), NodeId(99));
     caller.dial(&to, Service::Clients, Duration::from_secs(20)).unwrap()
