@@ -1,0 +1,165 @@
+"""Clients for asyncio. Each belongs to the event loop in which it was opened.
+
+    async with await squall.aio.Client.open("cluster.toml", "counters") as counters:
+        await asyncio.gather(*(counters.call("add", name="visits", amount=1) for _ in range(100)))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from . import _library
+from ._library import LIBRARY, Config, Connection, Key
+from .errors import Applied, ClosedError
+
+# The results that are taken in one turn of the loop: the rest waits for the next, so that others have their turns.
+MOST_TAKEN = 256
+
+
+class Calls:
+    """The calls of a connection that have no result yet."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._tags = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._descriptor = LIBRARY.squall_descriptor(connection.number)
+        self._loop.add_reader(self._descriptor, self._take)
+
+    def start(self, start: Any, *arguments: Any) -> asyncio.Future[Any]:
+        number, tag, future = self.connection.open(), next(self._tags), self._loop.create_future()
+        refused = start(number, *arguments, tag)
+        if refused:
+            _library.value(refused)
+        self._waiting[tag] = future
+        return future
+
+    def _take(self, most: int = MOST_TAKEN) -> None:
+        for _ in range(most):
+            result = LIBRARY.squall_next(self.connection.number)
+            if not result:
+                return
+            future = self._waiting.pop(LIBRARY.squall_result_tag(result))
+            try:
+                value = _library.value(result)
+            except Exception as error:
+                # The caller may have given up, which takes nothing back.
+                if not future.done():
+                    future.set_exception(error)
+            else:
+                if not future.done():
+                    future.set_result(value)
+
+    def close(self) -> None:
+        if not self.connection.number:
+            return
+        self._take(len(self._waiting))
+        self._loop.remove_reader(self._descriptor)
+        self.connection.close()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                known = "it is unknown whether the command was applied"
+                future.set_exception(ClosedError(f"the client was closed; {known}", Applied.MAYBE))
+
+
+async def _open(config: Config | None, group: str, toml: str | None, timeout: float) -> Connection:
+    # It waits for a member, so a thread does it.
+    return await asyncio.get_running_loop().run_in_executor(None, Connection, config, group, toml, timeout)
+
+
+class Shard:
+    """The calls to a group's shard."""
+
+    def __init__(self, calls: Calls, shard: int) -> None:
+        self._calls = calls
+        self._shard = shard
+
+    async def submit(self, command: Any, *, timeout: float | None = None) -> Any:
+        """Submits a command, a value that JSON has, and returns its reply.
+
+        The command is applied once, whatever fails meanwhile. If the call fails, ``applied`` of the error says what is
+        known. A task that is cancelled takes nothing back: the command may be applied.
+        """
+        command, limit = _library.encoded(command), _library.milliseconds(timeout)
+        return await self._calls.start(LIBRARY.squall_start_submit, self._shard, command, len(command), limit)
+
+    async def query(self, query: Any, *, consistency: str = "linearizable", timeout: float | None = None) -> Any:
+        """Asks a query and returns its answer.
+
+        It shows all that any caller was told before, unless ``consistency`` is ``"local"``: then it may be behind.
+        """
+        query, how, limit = _library.encoded(query), _library.consistency(consistency), _library.milliseconds(timeout)
+        return await self._calls.start(LIBRARY.squall_start_query, self._shard, how, query, len(query), limit)
+
+    async def call(self, method: str, /, **arguments: Any) -> Any:
+        """Calls a command of a service that ``#[squall::service(json)]`` has made, and returns its result."""
+        return _library.result_of(method, await self.submit({method: arguments}))
+
+    async def ask(self, method: str, /, **arguments: Any) -> Any:
+        """Calls a query of such a service, and returns its result."""
+        return _library.result_of(method, await self.query({method: arguments}))
+
+
+class Client(Shard):
+    """A client of a group without shards: see ``open``."""
+
+    @classmethod
+    async def open(
+        cls, config: Config | None, group: str, *, toml: str | None = None, timeout: float = 10.0
+    ) -> Client:
+        """Opens a client, with the arguments of ``squall.Client``."""
+        connection = await _open(config, group, toml, timeout)
+        connection.only_shard()
+        return cls(Calls(connection), 0)
+
+    async def close(self) -> None:
+        """Closes the client. Calls without a result end with ``ClosedError``."""
+        self._calls.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Shards:
+    """A client of a group of any number of shards: see ``open``."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    @classmethod
+    async def open(
+        cls, config: Config | None, group: str, *, toml: str | None = None, timeout: float = 10.0
+    ) -> Shards:
+        """Opens a client, with the arguments of ``squall.Client``."""
+        return cls(Calls(await _open(config, group, toml, timeout)))
+
+    def __len__(self) -> int:
+        return self._calls.connection.shards
+
+    def __getitem__(self, shard: int) -> Shard:
+        return Shard(self._calls, self._calls.connection.checked(shard))
+
+    def __iter__(self) -> Iterator[Shard]:
+        return (self[shard] for shard in range(len(self)))
+
+    def of(self, key: Key) -> Shard:
+        """The shard that has a key, in a group that divides its keys by ``squall::shard_of_bytes``."""
+        return self[self._calls.connection.shard_of(key)]
+
+    async def close(self) -> None:
+        """Closes the client. Calls without a result end with ``ClosedError``."""
+        self._calls.close()
+
+    async def __aenter__(self) -> Shards:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

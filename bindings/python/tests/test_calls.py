@@ -1,0 +1,207 @@
+"""Calls of both kinds of clients, and what is refused."""
+
+import asyncio
+import contextlib
+import functools
+import pathlib
+import subprocess
+import sys
+import threading
+import unittest
+
+import squall
+from cluster import Cluster, make_keys
+
+
+class Blocking(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = cls.enterClassContext(Cluster())
+
+    def client(self, timeout=30.0):
+        return self.enterContext(squall.Client(self.cluster.file, "counters", timeout=timeout))
+
+    def test_commands_and_queries(self):
+        counters = self.client()
+        self.assertEqual(counters.call("add", name="ä", amount=5), {"sum": 5, "adds": 1})
+        self.assertEqual(counters.submit({"add": {"name": "ä", "amount": -7}}), {"add": {"sum": -2, "adds": 2}})
+        self.assertEqual(counters.ask("get", name="ä"), {"sum": -2, "adds": 2})
+        self.assertIsNone(counters.ask("get", name="none"))
+        self.assertIn("ä", counters.query({"names": {}}, consistency="local")["names"])
+        most = 2**63 - 1
+        self.assertEqual(counters.call("add", name="most", amount=most)["sum"], most)
+        self.assertIsNone(counters.call("add", name="most", amount=1))
+
+    def test_a_configuration_is_a_file_or_a_text(self):
+        with squall.Client(None, "counters", toml=self.cluster.file.read_text()) as counters:
+            counters.ask("names")
+        with self.assertRaises(squall.ArgumentError):
+            squall.Client(None, "counters")
+        with self.assertRaisesRegex(squall.ConfigError, "/nowhere.toml"):
+            squall.Client("/nowhere.toml", "counters")
+        with self.assertRaisesRegex(squall.ConfigError, "members"):
+            squall.Client(None, "counters", toml='cluster = "bank"\nmembers = "all"')
+
+    def test_errors_are_typed_and_say_what_is_known(self):
+        counters = self.client()
+        for command, said in [
+            ({"add": {"name": "a"}}, "missing field `amount`"),
+            ({"add": {"name": "a", "amount": 2**63}}, "expected i64"),
+            ({"add": {"name": "a", "amount": 1, "at": 2}}, "unknown field `at`"),
+            ({"take": {}}, "unknown variant `take`"),
+        ]:
+            with self.assertRaisesRegex(squall.RejectedError, said) as refused:
+                counters.submit(command)
+            self.assertEqual(refused.exception.applied, squall.Applied.NO)
+        with self.assertRaisesRegex(squall.QueryError, "unknown variant"):
+            counters.ask("sum")
+        for wrong in [lambda: counters.submit({1, 2}), lambda: counters.submit(float("nan"))]:
+            self.assertRaises(squall.ArgumentError, wrong)
+        with self.assertRaises(squall.ArgumentError):
+            counters.query({"names": {}}, consistency="any")
+        with self.assertRaises(squall.ArgumentError):
+            counters.submit({"clear": {}}, timeout=-1)
+        with self.assertRaisesRegex(squall.DeadlineError, "serves no group"):
+            squall.Client(self.cluster.file, "others", timeout=0.5)
+
+    def test_a_closed_client_refuses_calls_and_ends_those_that_wait(self):
+        counters = self.client()
+        counters.close()
+        counters.close()
+        self.assertRaises(squall.ClosedError, counters.ask, "names")
+        with Cluster() as other:
+            counters = squall.Client(other.file, "counters", timeout=60)
+            for id in (1, 2, 3):
+                other.kill(id)
+            started, ended = threading.Event(), []
+
+            def add():
+                started.set()
+                try:
+                    counters.call("add", name="a", amount=1)
+                except squall.Error as error:
+                    ended.append(type(error))
+
+            waiting = threading.Thread(target=add)
+            waiting.start()
+            started.wait()
+            counters.close()
+            waiting.join()
+            self.assertEqual(ended, [squall.ClosedError])
+
+    def test_threads_share_a_client(self):
+        counters = self.client()
+        adds = [
+            threading.Thread(target=lambda: [counters.call("add", name="shared", amount=1) for _ in range(100)])
+            for _ in range(8)
+        ]
+        for add in adds:
+            add.start()
+        for add in adds:
+            add.join()
+        self.assertEqual(counters.ask("get", name="shared"), {"sum": 800, "adds": 800})
+
+
+class Sharded(unittest.TestCase):
+    def test_keys_have_their_shards(self):
+        with Cluster(shards=4) as cluster:
+            with squall.Shards(cluster.file, "counters", timeout=30) as counters:
+                self.assertEqual(len(counters), 4)
+                names = [f"name {i}" for i in range(40)]
+                for i, name in enumerate(names):
+                    counters.of(name).call("add", name=name, amount=i)
+                by_shard = [shard.ask("names") for shard in counters]
+                self.assertTrue(all(by_shard))
+                self.assertEqual(sorted(sum(by_shard, [])), sorted(names))
+                self.assertEqual(counters.of(b"name 7").ask("get", name="name 7"), {"sum": 7, "adds": 1})
+                with self.assertRaises(IndexError):
+                    counters[4]
+            with self.assertRaisesRegex(squall.ArgumentError, "4 shards"):
+                squall.Client(cluster.file, "counters", timeout=30)
+
+
+class Example(unittest.TestCase):
+    def test_it_adds_and_prints(self):
+        example = pathlib.Path(__file__).parents[1] / "examples/counter.py"
+        with Cluster(shards=2) as cluster:
+            run = functools.partial(subprocess.run, capture_output=True, text=True)
+            added = run([sys.executable, example, cluster.file, "ann", "5", "7", "-2"])
+            self.assertEqual(added.stdout, "{'sum': 10, 'adds': 3}\n", added.stderr)
+            refused = run([sys.executable, example, cluster.file, "ann", str(2**70)])
+            self.assertIn("RejectedError, applied: NO", refused.stderr)
+
+
+class Asyncio(unittest.IsolatedAsyncioTestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = cls.enterClassContext(Cluster(shards=2))
+
+    async def test_many_calls_at_a_time(self):
+        async with await squall.aio.Shards.open(self.cluster.file, "counters", timeout=30) as counters:
+            self.assertEqual(len(list(counters)), 2)
+            names = [f"name {i}" for i in range(10)]
+            adds = (counters.of(name).call("add", name=name, amount=1) for name in names * 100)
+            replies = await asyncio.gather(*adds)
+            self.assertEqual(sorted(reply["adds"] for reply in replies), sorted(list(range(1, 101)) * 10))
+            self.assertEqual(await counters.of(names[0]).ask("get", name=names[0]), {"sum": 100, "adds": 100})
+
+    async def test_errors_and_cancelled_tasks(self):
+        async with await squall.aio.Shards.open(self.cluster.file, "counters", timeout=30) as counters:
+            shard = counters[0]
+            with self.assertRaisesRegex(squall.RejectedError, "missing field"):
+                await shard.call("add", name="a")
+            with self.assertRaises(squall.QueryError):
+                await shard.ask("sum")
+            given_up = [asyncio.create_task(shard.call("add", name="given up", amount=1)) for _ in range(50)]
+            await asyncio.sleep(0)
+            for task in given_up:
+                task.cancel()
+            done = await asyncio.gather(*given_up, return_exceptions=True)
+            self.assertTrue(all(isinstance(each, asyncio.CancelledError) for each in done))
+            self.assertEqual((await shard.call("add", name="later", amount=1))["adds"], 1)
+        with self.assertRaises(squall.ClosedError):
+            await shard.ask("names")
+        with self.assertRaises(squall.ArgumentError):
+            await squall.aio.Client.open(self.cluster.file, "counters", timeout=30)
+
+    async def test_closing_ends_the_calls_that_wait(self):
+        with Cluster() as other:
+            counters = await squall.aio.Client.open(other.file, "counters", timeout=60)
+            for id in (1, 2, 3):
+                other.kill(id)
+            add = asyncio.create_task(counters.call("add", name="a", amount=1))
+            await asyncio.sleep(0)
+            await counters.close()
+            with self.assertRaises(squall.ClosedError):
+                await add
+
+
+class Tls(unittest.TestCase):
+    def test_keys_say_who_may_call(self):
+        with contextlib.ExitStack() as stack:
+            cluster = stack.enter_context(Cluster(tls=True))
+
+            def client(text, timeout=30.0):
+                return stack.enter_context(squall.Client(None, "counters", toml=text, timeout=timeout))
+
+            web = client(cluster.client("keys", "client-web"))
+            self.assertEqual(web.call("add", name="a", amount=1)["adds"], 1)
+            reader = client(cluster.client("keys", "client-reader"))
+            self.assertEqual(reader.ask("get", name="a"), {"sum": 1, "adds": 1})
+            with self.assertRaisesRegex(squall.DeniedError, "read") as denied:
+                reader.call("add", name="a", amount=1)
+            self.assertEqual(denied.exception.applied, squall.Applied.NO)
+            make_keys(cluster.directory / "others", cluster.name, ["--client", "web"])
+            with self.assertRaises((squall.DeniedError, squall.DeadlineError)):
+                client(cluster.client("others", "client-web"), timeout=2)
+            without = cluster.client("keys", "client-web").split("[security]")[0]
+            with self.assertRaises((squall.DeniedError, squall.DeadlineError)):
+                client('security = "none"\n' + without, timeout=2)
+            missing = cluster.client("keys", "client-none")
+            with self.assertRaisesRegex(squall.ConfigError, "client-none"):
+                client(missing)
+            self.assertEqual(web.ask("get", name="a"), {"sum": 1, "adds": 1})
+
+
+if __name__ == "__main__":
+    unittest.main()
