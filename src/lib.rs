@@ -206,6 +206,9 @@ mod book {
     #[doc = include_str!("../docs/src/start/service.md")]
     struct OwnService;
 
+    #[doc = include_str!("../docs/src/start/languages.md")]
+    struct Languages;
+
     #[doc = include_str!("../docs/src/operate/logs.md")]
     struct Logs;
 }

@@ -96,3 +96,17 @@ pub(super) fn answer(stream: &mut ControlStream, me: NodeId, verdict: Verdict) -
     let cut = |cause| ControlError::Cut { node: None, cause };
     stream.writer.write_all(&encode([verdict as u32, me.0, 0])).map_err(cut)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_call_of_clients_stands_in_the_page_on_their_protocol() {
+        let page = include_str!("../../docs/src/internals/client-protocol.md");
+        for numbers in [[Service::Clients as u32, 3_000_000_000, 1], [Verdict::Welcome as u32, 1, 0]] {
+            let bytes = encode(numbers).map(|byte| format!("{byte:02x}")).join(" ");
+            assert!(page.contains(&format!("\n{bytes}\n")), "the page is to have this: {bytes}");
+        }
+    }
+}

@@ -7,6 +7,8 @@ pub mod client;
 pub(crate) mod contacts;
 pub mod log_service;
 pub(crate) mod partition;
+#[cfg(all(test, not(squall_loom)))]
+mod protocol_page_tests;
 pub(crate) mod query;
 pub(crate) mod serve;
 pub mod typed;

@@ -118,3 +118,26 @@ fn a_hello_of_another_version_still_says_who_it_is() {
         assert_eq!((hello.version, hello.from, hello.rest), (1, NodeId(9), None));
     }
 }
+
+/// Bytes as the page on the clients' protocol writes them.
+fn in_page(bytes: &[u8]) -> String {
+    let line = |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    format!("\n```text\n{}\n```\n", bytes.chunks(32).map(line).collect::<Vec<_>>().join("\n"))
+}
+
+#[test]
+fn the_handshake_stands_in_the_page_on_the_clients_protocol() {
+    let page = include_str!("../../../docs/src/internals/client-protocol.md");
+    let (version, challenge, nonce) = (crate::net::config::PROTOCOL, [0xc1; 16], [0xd2; 16]);
+    let service = Service::Application(5);
+    let rest = HelloRest { to: None, incarnation: 0, challenge, nonce, service, cluster: "bank".into() };
+    for greeting in [
+        Greeting::Challenge { version, challenge },
+        Greeting::Hello(Hello { version, from: NodeId(3_000_000_000), rest: Some(rest) }),
+        Greeting::Welcome { version, from: NodeId(1), incarnation: 0x0102_0304_0506_0708, nonce },
+        Greeting::Refuse { version, why: Refusal::Cluster, cluster: "bank".into() },
+    ] {
+        let example = in_page(&greeting.encode());
+        assert!(page.contains(&example), "the page is to have this for {greeting:?}:{example}");
+    }
+}
