@@ -43,6 +43,8 @@ int main(int count, char **arguments) {
         fprintf(stderr, "usage: counter FILE NAME AMOUNT..\n");
         return 2;
     }
+    /* Each reply is seen when it comes, through a pipe too. */
+    setvbuf(stdout, NULL, _IOLBF, 0);
     const char *name = arguments[2];
     squall_client client;
     squall_result *opened = squall_open(arguments[1], "counters", SQUALL_JSON, 30000, &client);

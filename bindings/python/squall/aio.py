@@ -18,6 +18,9 @@ from .errors import Applied, ClosedError
 # The results that are taken in one turn of the loop: the rest waits for the next, so that others have their turns.
 MOST_TAKEN = 256
 
+# The calls of a shard that wait at a time: the library refuses more. Others wait for their turn.
+MOST_WAITING = 4096
+
 
 class Calls:
     """The calls of a connection that have no result yet."""
@@ -27,16 +30,18 @@ class Calls:
         self._loop = asyncio.get_running_loop()
         self._tags = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._turns = [asyncio.Semaphore(MOST_WAITING) for _ in range(connection.shards)]
         self._descriptor = LIBRARY.squall_descriptor(connection.number)
         self._loop.add_reader(self._descriptor, self._take)
 
-    def start(self, start: Any, *arguments: Any) -> asyncio.Future[Any]:
-        number, tag, future = self.connection.open(), next(self._tags), self._loop.create_future()
-        refused = start(number, *arguments, tag)
-        if refused:
-            _library.value(refused)
-        self._waiting[tag] = future
-        return future
+    async def call(self, start: Any, shard: int, *arguments: Any) -> Any:
+        async with self._turns[shard]:
+            number, tag, future = self.connection.open(), next(self._tags), self._loop.create_future()
+            refused = start(number, shard, *arguments, tag)
+            if refused:
+                _library.value(refused)
+            self._waiting[tag] = future
+            return await future
 
     def _take(self, most: int = MOST_TAKEN) -> None:
         for _ in range(most):
@@ -86,7 +91,7 @@ class Shard:
         known. A task that is cancelled takes nothing back: the command may be applied.
         """
         command, limit = _library.encoded(command), _library.milliseconds(timeout)
-        return await self._calls.start(LIBRARY.squall_start_submit, self._shard, command, len(command), limit)
+        return await self._calls.call(LIBRARY.squall_start_submit, self._shard, command, len(command), limit)
 
     async def query(self, query: Any, *, consistency: str = "linearizable", timeout: float | None = None) -> Any:
         """Asks a query and returns its answer.
@@ -94,7 +99,7 @@ class Shard:
         It shows all that any caller was told before, unless ``consistency`` is ``"local"``: then it may be behind.
         """
         query, how, limit = _library.encoded(query), _library.consistency(consistency), _library.milliseconds(timeout)
-        return await self._calls.start(LIBRARY.squall_start_query, self._shard, how, query, len(query), limit)
+        return await self._calls.call(LIBRARY.squall_start_query, self._shard, how, query, len(query), limit)
 
     async def call(self, method: str, /, **arguments: Any) -> Any:
         """Calls a command of a service that ``#[squall::service(json)]`` has made, and returns its result."""

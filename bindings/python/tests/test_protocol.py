@@ -101,8 +101,14 @@ class Stream:
 
     def hear(self):
         """The number of a node's next message, and its fields."""
-        reader = Reader(self.frame())
-        return reader.number(), reader
+        while True:
+            fields = Reader(self.frame())
+            kind = fields.number()
+            if kind != 1:
+                return kind, fields
+            # Members of a new view, which may come at any time.
+            fields.members()
+            fields.end()
 
 
 def hello(stream, group):
