@@ -162,7 +162,7 @@ pub use squall_fabric::{NodeId, Time, share::CallerNetwork};
 /// #[derive(Default)]
 /// pub struct Bank(BTreeMap<u64, u64>);
 ///
-/// #[squall::service(schema = "bank", version = 1)]
+/// #[squall::service(json, schema = "bank", version = 1)]
 /// impl Bank {
 ///     /// Adds to a balance, and returns it with the number of the command.
 ///     #[command]
