@@ -69,8 +69,20 @@ const ROLES: [(&str, Role); 9] = [
 ];
 
 /// The methods that a client has itself, or with a trait that is always in scope.
-pub(crate) const OF_CLIENTS: [&str; 8] =
-    ["clone", "into", "query", "query_as", "submit", "to_owned", "try_into", "within"];
+pub(crate) const OF_CLIENTS: [&str; 12] = [
+    "clone",
+    "everywhere",
+    "into",
+    "query",
+    "query_as",
+    "query_at",
+    "query_nearest",
+    "submit",
+    "submit_all",
+    "to_owned",
+    "try_into",
+    "within",
+];
 
 /// The methods that only a member's handle has itself.
 pub(crate) const OF_GROUPS: [&str; 20] = [

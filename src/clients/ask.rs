@@ -99,6 +99,10 @@ impl<R: QueryService> OwnMember<R> for ServedGroup<R> {
     ) -> Call<R::Answer> {
         self.ask_here(consistency, query, limit, Some(Arc::clone(others)))
     }
+
+    fn query_at(&self, node: NodeId, consistency: Consistency, query: &R::Query, limit: Duration) -> Call<R::Answer> {
+        self.ask(node, consistency, query, limit)
+    }
 }
 
 impl<R: QueryService> Deref for ServedGroup<R> {

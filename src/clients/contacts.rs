@@ -90,6 +90,11 @@ impl Contacts {
         }
     }
 
+    /// Tells whether a report of this epoch is as new as the members that are known.
+    pub(super) fn is_current(&self, epoch: u64) -> bool {
+        epoch >= self.members.epoch
+    }
+
     /// Goes on to the members that a node has reported instead of serving: to the first of them if they are news. It is
     /// an attempt that failed, too, so that nodes that send a client to each other are asked with pauses.
     pub(super) fn redirect(&mut self, members: Members) -> Option<Duration> {

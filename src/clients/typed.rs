@@ -15,7 +15,7 @@ pub use serde;
 use crate::{
     calls::{error::SubmitError, submit::Submit},
     clients::{
-        client::{Call, Client, ClientError},
+        client::{Call, Client, ClientError, Everywhere, Replies, SubmitAll},
         query::{Portable, QueryService},
         serve::Served,
     },
@@ -36,15 +36,14 @@ pub struct TypedCall<P: PendingReply, T> {
     typed: fn(P::Reply) -> Option<T>,
 }
 
-impl<P: PendingReply, T> TypedCall<P, T> {
+impl<P: PendingReply, T: 'static> TypedCall<P, T> {
     /// Blocks this thread until the result has come, as `wait` of the call that it holds does.
     ///
     /// # Panics
     ///
     /// If it was polled before, and has resolved.
-    pub fn wait(self) -> Result<T, P::Error> {
-        let reply = self.pending.wait()?;
-        (self.typed)(reply).ok_or_else(P::no_result)
+    pub fn wait(self) -> Result<P::Typed<T>, P::Error> {
+        P::typed(self.pending.wait()?, self.typed)
     }
 }
 
@@ -60,54 +59,86 @@ impl<R, T> TypedCall<Submit<R>, T> {
     }
 }
 
-impl<P: PendingReply, T> Future for TypedCall<P, T> {
-    type Output = Result<T, P::Error>;
+impl<P: PendingReply, T: 'static> Future for TypedCall<P, T> {
+    type Output = Result<P::Typed<T>, P::Error>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, P::Error>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<P::Typed<T>, P::Error>> {
         let typed = self.typed;
-        let reply = Pin::new(&mut self.pending).poll(context);
-        reply.map(|reply| typed(reply?).ok_or_else(P::no_result))
+        let resolved = Pin::new(&mut self.pending).poll(context);
+        resolved.map(|resolved| P::typed(resolved?, typed))
     }
 }
 
-/// A future of a reply that is of one of several methods.
-pub trait PendingReply: Future<Output = Result<Self::Reply, Self::Error>> + Unpin + Sized {
-    /// The type of the reply.
+/// A future of a reply that is of one of several methods, or of several such replies.
+pub trait PendingReply: Future<Output = Result<Self::Resolved, Self::Error>> + Unpin + Sized {
+    /// The type of a reply.
     type Reply;
+    /// The type to which it resolves: the reply, or replies.
+    type Resolved;
+    /// The same, with the result of one method for each reply.
+    type Typed<T: 'static>;
     /// The type of the errors.
     type Error;
 
-    /// Blocks this thread until the reply has come.
-    fn wait(self) -> Result<Self::Reply, Self::Error>;
+    /// Blocks this thread until it has resolved.
+    fn wait(self) -> Result<Self::Resolved, Self::Error>;
 
-    /// The error of a reply without the method's result: it is of another method, or its arguments were undecodable.
-    fn no_result() -> Self::Error;
+    /// Takes the method's result out of each reply. A reply without it, of another method or to arguments that were
+    /// undecodable, is an error.
+    fn typed<T: 'static>(
+        resolved: Self::Resolved,
+        typed: fn(Self::Reply) -> Option<T>,
+    ) -> Result<Self::Typed<T>, Self::Error>;
+}
+
+fn no_result() -> ClientError {
+    ClientError::Reply("it has no result of this method".to_owned())
 }
 
 impl<T: Portable> PendingReply for Call<T> {
     type Reply = T;
+    type Resolved = T;
+    type Typed<U: 'static> = U;
     type Error = ClientError;
 
     fn wait(self) -> Result<T, ClientError> {
         Call::wait(self)
     }
 
-    fn no_result() -> ClientError {
-        ClientError::Reply("it has no result of this method".to_owned())
+    fn typed<U: 'static>(reply: T, typed: fn(T) -> Option<U>) -> Result<U, ClientError> {
+        typed(reply).ok_or_else(no_result)
+    }
+}
+
+impl<T: Portable + 'static> PendingReply for SubmitAll<T> {
+    type Reply = T;
+    type Resolved = Replies<T>;
+    type Typed<U: 'static> = Replies<U>;
+    type Error = ClientError;
+
+    fn wait(self) -> Result<Replies<T>, ClientError> {
+        SubmitAll::wait(self)
+    }
+
+    fn typed<U: 'static>(replies: Replies<T>, typed: fn(T) -> Option<U>) -> Result<Replies<U>, ClientError> {
+        Ok(replies.typed(typed, no_result))
     }
 }
 
 impl<T> PendingReply for Submit<T> {
     type Reply = T;
+    type Resolved = T;
+    type Typed<U: 'static> = U;
     type Error = SubmitError;
 
     fn wait(self) -> Result<T, SubmitError> {
         Submit::wait(self)
     }
 
-    /// Returns [`SubmitError::Invalid`]: the reply comes from this program, so that it is of the method, if of any.
-    fn no_result() -> SubmitError {
-        SubmitError::Invalid
+    /// Without the method's result it is [`SubmitError::Invalid`]: the reply comes from this program, so that it is of
+    /// the method, if of any.
+    fn typed<U: 'static>(reply: T, typed: fn(T) -> Option<U>) -> Result<U, SubmitError> {
+        typed(reply).ok_or(SubmitError::Invalid)
     }
 }
 
@@ -134,6 +165,14 @@ impl<R: QueryService> Commands<R> for Client<R> {
 
     fn submit_command(&self, command: &R::Command) -> Call<R::Reply> {
         self.submit(command)
+    }
+}
+
+impl<R: QueryService> Commands<R> for Everywhere<R> {
+    type Pending = SubmitAll<R::Reply>;
+
+    fn submit_command(&self, command: &R::Command) -> SubmitAll<R::Reply> {
+        self.0.submit_all(command)
     }
 }
 

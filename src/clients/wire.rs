@@ -12,7 +12,9 @@
 //!    ◀──── Answered, Refused, …          in the order of delivery, by number
 //!    Query … ─────────────────────────▶
 //!    ◀─────────────────────── Told …
-//!    ◀─────────────────────── Members    whenever there is another view
+//!    ◀────────────── Holders, Members    whenever there is another view; Holders before Welcome, too
+//!    Listen ──────────────────────────▶  at each member, for the answers of all
+//!    ◀───────── Answered, NotApplied …
 //!    Ping ────────────────────────────▶
 //!    ◀────────────────────────── Pong
 //! ```
@@ -57,6 +59,9 @@ pub(crate) enum ToNode {
     Query { number: u64, consistency: Consistency, query: Vec<u8> },
     /// Asks for a sign of life.
     Ping,
+    /// Asks that the answers which this node gives to the requests of the session come here, too: from this number on,
+    /// those that it has given and those that it will give.
+    Listen { session: SessionId, first: u64 },
 }
 
 /// A message of a node.
@@ -94,6 +99,12 @@ pub(crate) enum ToClient {
     /// The number of the group's shards, where it is not 1. It comes before `Welcome` and `Away`, to a client that has
     /// named a shard.
     Shards(u32),
+    /// The members that have the state of the client's shard, readers among them. It comes before each `Welcome` and
+    /// `Members`.
+    Holders(Members),
+    /// A request that this node has not applied itself: its answer came with the state of another. The node tells it to
+    /// clients that [listen](ToNode::Listen).
+    NotApplied { number: u64 },
 }
 
 /// The name of a shard in a [`ToNode::Hello`]: that of its group, and behind a slash the shard's number. The name of a

@@ -45,9 +45,8 @@ impl Sessions {
             to.write_all(&[*number, session.key, session.holder].map(u64::to_le_bytes).concat())?;
             to.write_all(&[session.window, session.reply_bytes].map(u32::to_le_bytes).concat())?;
             to.write_all(&[session.acknowledged, session.acts].map(u64::to_le_bytes).concat())?;
-            let kept = || (session.acknowledged..).zip(&session.answers).filter_map(|(n, a)| Some((n, a.as_ref()?)));
-            to.write_all(&(kept().count() as u32).to_le_bytes())?;
-            for (number, answer) in kept() {
+            to.write_all(&(session.kept().count() as u32).to_le_bytes())?;
+            for (number, answer) in session.kept() {
                 let (kind, bytes): (u8, &[u8]) = match answer {
                     RequestOutcome::Reply(bytes) => (0, bytes),
                     RequestOutcome::NoCommand => (1, &[]),

@@ -124,6 +124,11 @@ impl Session {
         self.acknowledged += passed;
     }
 
+    /// Returns the kept answers, with their numbers.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (u64, &RequestOutcome)> {
+        (self.acknowledged..).zip(&self.answers).filter_map(|(number, answer)| Some((number, answer.as_ref()?)))
+    }
+
     fn admit(&self, number: u64) -> RequestVerdict {
         let Some(index) = number.checked_sub(self.acknowledged) else { return RequestVerdict::Past };
         if index >= u64::from(self.window) {
@@ -249,6 +254,16 @@ impl Sessions {
     /// Returns each session with the number of its messages that were delivered.
     pub(crate) fn acts(&self) -> impl Iterator<Item = (SessionId, u64)> {
         self.open.iter().map(|(&number, session)| (SessionId { number, key: session.key }, session.acts))
+    }
+
+    /// Returns the kept answers of a session from a number on, with their numbers. None if there is no such session.
+    pub(crate) fn kept(&self, id: SessionId, first: u64) -> Option<impl Iterator<Item = (u64, &RequestOutcome)>> {
+        self.get(id).map(|session| session.kept().filter(move |(number, _)| *number >= first))
+    }
+
+    /// Returns the numbers of all sessions and of the requests in them whose answers are kept.
+    pub(crate) fn all_kept(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.open.iter().flat_map(|(&number, session)| session.kept().map(move |(request, _)| (number, request)))
     }
 
     /// A session's window, in requests.

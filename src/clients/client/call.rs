@@ -6,10 +6,10 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use squall_fabric::{Time, sync::Lock};
+use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_runtime::blocking;
 
-use super::error::ClientError;
+use super::{error::ClientError, gathering::Gathering};
 use crate::{
     calls::{deadline::Deadline, error::SubmitError, submit::Submit},
     clients::query::{self, Portable},
@@ -34,7 +34,7 @@ pub struct Call<T> {
 
 /// The state of a call's result.
 #[derive(Debug, Default)]
-enum CallState {
+pub(crate) enum CallState {
     #[default]
     Nobody,
     Waiting(Waker),
@@ -51,8 +51,16 @@ pub(crate) struct OwnSubmit<T> {
 }
 
 /// The right to resolve a call.
-#[derive(Debug)]
-pub(crate) struct Resolve(Arc<Lock<CallState>>);
+#[derive(derive_more::Debug)]
+pub(crate) enum Resolve {
+    Call(Arc<Lock<CallState>>),
+    All(Arc<Gathering>),
+    /// None once it is resolved.
+    #[debug("Then")]
+    Then(Lock<Option<Then>>),
+}
+
+type Then = Box<dyn FnOnce(Result<Vec<u8>, ClientError>) + Send>;
 
 impl Resolve {
     pub(crate) fn new<T: Portable>() -> (Call<T>, Resolve) {
@@ -66,12 +74,40 @@ impl Resolve {
 
     fn of<T>(decode: fn(Vec<u8>) -> Result<T, ClientError>) -> (Call<T>, Resolve) {
         let slot = Arc::new(Lock::default());
-        (Call { slot: Arc::clone(&slot), own: None, deadline: None, decode }, Resolve(slot))
+        (Call { slot: Arc::clone(&slot), own: None, deadline: None, decode }, Resolve::Call(slot))
+    }
+
+    /// Makes the right to resolve a call whose result goes on into a closure.
+    pub(crate) fn then(then: impl FnOnce(Result<Vec<u8>, ClientError>) + Send + 'static) -> Resolve {
+        Resolve::Then(Lock::new(Some(Box::new(then))))
+    }
+
+    /// Notes that a command for all was sent.
+    pub(crate) fn sent(&self, members: Vec<NodeId>) {
+        if let Resolve::All(gathering) = self {
+            gathering.sent(members);
+        }
+    }
+
+    /// Takes the reply of a member to a command for all.
+    pub(crate) fn reply(&self, node: NodeId, reply: Result<Vec<u8>, ClientError>) {
+        if let Resolve::All(gathering) = self {
+            gathering.reply(node, reply);
+        }
     }
 
     /// Puts the result in, if it is the first.
     pub(crate) fn resolve(&self, result: Result<Vec<u8>, ClientError>) {
-        let mut state = self.0.lock();
+        let slot = match self {
+            Resolve::Call(slot) => slot,
+            // Of a success each reply has come before.
+            Resolve::All(gathering) => return result.err().iter().for_each(|error| gathering.fail(error)),
+            Resolve::Then(then) => {
+                let then = then.lock().take();
+                return then.map_or((), |then| then(result));
+            }
+        };
+        let mut state = slot.lock();
         if matches!(*state, CallState::Resolved(_) | CallState::Taken) {
             return;
         }
@@ -104,7 +140,7 @@ impl<T: Portable> Call<T> {
     pub(crate) fn own(own: OwnSubmit<T>) -> Call<T> {
         let slot = Arc::new(Lock::default());
         if own.submit.failure().is_some_and(SubmitError::is_elsewhere) {
-            (own.otherwise)(Resolve(Arc::clone(&slot)));
+            (own.otherwise)(Resolve::Call(Arc::clone(&slot)));
             return Call { slot, own: None, deadline: None, decode };
         }
         Call { slot, own: Some(own), deadline: None, decode }
@@ -120,7 +156,7 @@ impl<T: Portable> Call<T> {
         let own = self.own.take();
         match (result, own) {
             (Err(error), Some(OwnSubmit { otherwise, .. })) if error.is_elsewhere() => {
-                otherwise(Resolve(Arc::clone(&self.slot)));
+                otherwise(Resolve::Call(Arc::clone(&self.slot)));
                 Poll::Pending
             }
             (result, _) => {
@@ -188,6 +224,7 @@ impl<T: Portable> Future for Call<T> {
 /// A call may move after it was polled, since nothing in it is pinned.
 impl<T> Unpin for Call<T> {}
 
+/// Decodes a value that travelled as bytes.
 fn decode<T: Portable>(bytes: Vec<u8>) -> Result<T, ClientError> {
     query::decode(&bytes).map_err(ClientError::Reply)
 }

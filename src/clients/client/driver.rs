@@ -1,7 +1,7 @@
 //! The threads of a client: one decides; each connection has one that reads and one that writes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     io::{self, BufReader, BufWriter, Write},
     sync::{
         Arc,
@@ -12,13 +12,13 @@ use std::{
 };
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use squall_fabric::Time;
+use squall_fabric::{NodeId, Time};
 use squall_services::{Caller, ControlStream, DialTarget, Service, StreamReader, StreamWriter, frame::FrameError};
 
 use super::{
     call::{Call, Resolve},
     core::ClientCore,
-    effect::{Ask, CallId, ClientEffect},
+    effect::{Ask, CallId, ClientEffect, MemberCall},
     error::ClientError,
 };
 use crate::clients::{
@@ -43,6 +43,8 @@ enum DriverEvent {
     Connected(u64, Box<ControlStream>),
     Heard(u64, ToClient),
     Broken(u64, String),
+    /// The result of a call to one member.
+    ToldAt(NodeId, MemberCall, Result<Vec<u8>, ClientError>),
     Close,
 }
 
@@ -63,11 +65,24 @@ impl Driver {
         max_waiting: usize,
         silence: Duration,
     ) -> Result<Driver, ClientError> {
+        let core = ClientCore::new(shard.to_owned(), contacts, fastrand::Rng::new());
+        Driver::run(core, shard, caller, max_waiting, silence)
+    }
+
+    fn run(
+        core: ClientCore,
+        shard: &str,
+        caller: Caller,
+        max_waiting: usize,
+        silence: Duration,
+    ) -> Result<Driver, ClientError> {
         let (events, to_core) = unbounded();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let core = ClientCore::new(shard.to_owned(), contacts, fastrand::Rng::new()).with_silence(silence);
         let threads = Threads {
-            core,
+            core: core.with_silence(silence),
+            shard: shard.to_owned(),
+            silence,
+            pinned: BTreeMap::new(),
             caller,
             to_self: events.clone(),
             calls: BTreeMap::new(),
@@ -115,6 +130,10 @@ impl Drop for Driver {
 
 struct Threads {
     core: ClientCore,
+    shard: String,
+    silence: Duration,
+    /// The connections to one member alone.
+    pinned: BTreeMap<NodeId, Driver>,
     caller: Caller,
     to_self: Sender<DriverEvent>,
     calls: BTreeMap<CallId, Resolve>,
@@ -138,6 +157,9 @@ impl Threads {
                     self.core.call(now, id, ask, deadline, &mut effects);
                 }
                 Ok(DriverEvent::Learn(members)) => self.core.learn(members),
+                Ok(DriverEvent::ToldAt(node, call, result)) => {
+                    self.core.told_at(now, node, call, result, &mut effects);
+                }
                 Ok(DriverEvent::Connected(attempt, stream)) if attempt == self.attempt => {
                     match connect(*stream, attempt, &self.to_self) {
                         Ok(connection) => {
@@ -180,8 +202,39 @@ impl Threads {
                         resolve.resolve(result);
                     }
                 }
+                ClientEffect::Sent(id, members) => {
+                    if let Some(call) = self.calls.get(&id) {
+                        call.sent(members);
+                    }
+                }
+                ClientEffect::Reply(id, node, reply) => {
+                    if let Some(call) = self.calls.get(&id) {
+                        call.reply(node, reply);
+                    }
+                }
+                ClientEffect::AskAt { call, member, ask, deadline } => self.ask_at(call, member, ask, deadline),
+                ClientEffect::Forget(node) => _ = self.pinned.remove(&node),
             }
         }
+    }
+
+    /// Asks one member, over a connection to it alone.
+    fn ask_at(&mut self, call: MemberCall, member: DialTarget, ask: Ask, deadline: Time) {
+        let Some(node) = member.node else { return };
+        let events = self.to_self.clone();
+        // The send fails only if the client has ended.
+        let told = Resolve::then(move |result| _ = events.send(DriverEvent::ToldAt(node, call, result)));
+        let driver = match self.pinned.entry(node) {
+            Entry::Occupied(driver) => driver.into_mut(),
+            Entry::Vacant(vacant) => {
+                let core = ClientCore::pinned(self.shard.clone(), member, fastrand::Rng::new());
+                match Driver::run(core, &self.shard, self.caller.clone(), usize::MAX, self.silence) {
+                    Ok(driver) => vacant.insert(driver),
+                    Err(error) => return told.resolve(Err(error)),
+                }
+            }
+        };
+        driver.call_into(ask, deadline.since(Time::boot_clock()), told);
     }
 
     /// Connects on a thread of its own, since that may take long.

@@ -75,6 +75,9 @@ pub enum ClientError {
         /// Whether the call was a command that was sent.
         sent: bool,
     },
+    /// The member has no answer of its own to a command, for the reason in this sentence. Others may have applied it.
+    #[error("this member gives no answer of its own: {0}")]
+    Gone(String),
     /// The system gave no thread, or the client's arguments can't be right.
     #[error("the client could not start: {0}")]
     Start(String),
@@ -114,6 +117,7 @@ impl ClientError {
             | ClientError::Reply(_)
             | ClientError::SessionEnded
             | ClientError::InsideApply
+            | ClientError::Gone(_)
             | ClientError::Unknown(_) => false,
         }
     }

@@ -42,8 +42,10 @@ mod core;
 mod driver;
 mod effect;
 mod error;
+mod gathering;
 mod lazy_driver;
 mod raw;
+mod replies;
 mod shards;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
@@ -51,13 +53,14 @@ mod tests;
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use rkyv::rancor;
-use squall_fabric::Time;
+use squall_fabric::{NodeId, Time};
 
 pub use self::{
     call::Call,
     config::{ClientConfig, ClientConfigError},
     error::ClientError,
     raw::{Codec, RawClient, RawShards},
+    replies::{AgreementError, Replies, SubmitAll},
     shards::{Connecting, Shards},
 };
 pub(crate) use self::{
@@ -70,7 +73,7 @@ pub(crate) use self::{
 #[cfg(feature = "sim")]
 pub(crate) use self::{
     core::ClientCore,
-    effect::{CallId, ClientEffect},
+    effect::{CallId, ClientEffect, MemberCall},
 };
 use crate::{
     calls::submit::Submit,
@@ -115,6 +118,9 @@ pub(crate) trait OwnMember<R: QueryService>: Send + Sync {
         limit: Duration,
         others: &Arc<LazyDriver>,
     ) -> Call<R::Answer>;
+
+    /// Asks this member of the group, or another.
+    fn query_at(&self, node: NodeId, consistency: Consistency, query: &R::Query, limit: Duration) -> Call<R::Answer>;
 }
 
 impl<R: QueryService> Client<R> {
@@ -161,6 +167,28 @@ impl<R: QueryService> Client<R> {
         Call::own(OwnSubmit { submit, deadline: Some(deadline), otherwise: Box::new(otherwise) })
     }
 
+    /// Submits a command to which every member of the shard replies: each its own replica's reply, once it has applied
+    /// the command. All are alike, if the service is deterministic: see [`Replies::agreed`]. The command is applied
+    /// once, as that of a [`submit`](Client::submit).
+    ///
+    /// The client has a connection to each member for this, from the first such call on. A member's handle sends such a
+    /// command over a session, too, and hears its own reply over a stream.
+    pub fn submit_all(&self, command: &R::Command) -> SubmitAll<R::Reply> {
+        let (call, gathering) = SubmitAll::new();
+        match encode(command) {
+            Ok(command) => self.driver.call_into(Ask::All(command), self.timeout, Resolve::All(gathering)),
+            Err(error) => gathering.fail(&error),
+        }
+        call
+    }
+
+    /// Returns the handle through which the commands of a service that [`squall::service`](macro@crate::service) has
+    /// made go to all members, as with [`submit_all`](Client::submit_all): `bank.everywhere().deposit(1, 100)`. Each
+    /// call resolves to [`Replies`] of the method's results.
+    pub fn everywhere(&self) -> Everywhere<R> {
+        Everywhere(self.clone())
+    }
+
     /// Asks a linearizable query: the answer shows the effect of every command whose reply any caller has seen before
     /// this call.
     pub fn query(&self, query: &R::Query) -> Call<R::Answer> {
@@ -178,7 +206,39 @@ impl<R: QueryService> Client<R> {
             Some(own) => own.query(consistency, query, self.timeout, &self.driver),
         }
     }
+
+    /// Asks the replica of this member of the shard. A [local](Consistency::Local) answer shows that replica as it is.
+    /// Fails if the node has not the shard's state, as the client knows from the newest view, or if it leaves.
+    pub fn query_at(&self, node: NodeId, consistency: Consistency, query: &R::Query) -> Call<R::Answer> {
+        if let Some(own) = &self.own {
+            return own.query_at(node, consistency, query, self.timeout);
+        }
+        match encode(query) {
+            Ok(query) => self.driver.call(Ask::At(node, consistency, query), self.timeout),
+            Err(error) => Call::failed(error),
+        }
+    }
+
+    /// Asks the nearest member of the shard: this process' own while it has the shard's state, else one on this host,
+    /// by its addresses, else the one to which the way and back was shortest. The client measures the ways with the
+    /// first such query in each view, and asks the first member that answers meanwhile. If a member fails, the next one
+    /// is asked.
+    pub fn query_nearest(&self, consistency: Consistency, query: &R::Query) -> Call<R::Answer> {
+        let query = match encode(query) {
+            Ok(query) => query,
+            Err(error) => return Call::failed(error),
+        };
+        match self.own.as_ref().filter(|own| own.is_here()) {
+            None => self.driver.call(Ask::Nearest(consistency, query), self.timeout),
+            Some(own) => own.query(consistency, query, self.timeout, &self.driver),
+        }
+    }
 }
+
+/// A handle whose typed commands are replied to by every member: see [`Client::everywhere`].
+#[derive(derive_more::Debug)]
+#[debug("Everywhere({_0:?})")]
+pub struct Everywhere<R: QueryService>(pub(crate) Client<R>);
 
 /// Encodes a command or query as bytes.
 pub(crate) fn encode(value: &impl Command) -> Result<Vec<u8>, ClientError> {

@@ -40,6 +40,10 @@ pub(crate) trait Backend: Send + Sync {
     /// Makes the replica answer a query. The answer is queued whenever it comes.
     fn query(&self, query: Query);
 
+    /// Tells a listener the answers of a session, from the number `first` on, that were given here. `permit` is held
+    /// until then.
+    fn answers(&self, session: SessionId, first: u64, outbox: Arc<Outbox>, permit: Permit);
+
     /// Returns each session with the number of its messages that were delivered here.
     fn acts(&self) -> Read<Vec<(SessionId, u64)>>;
 
@@ -87,6 +91,22 @@ impl<R: QueryService> Backend for Group<Served<R>> {
         });
     }
 
+    fn answers(&self, session: SessionId, first: u64, outbox: Arc<Outbox>, permit: Permit) {
+        // A read shows the session to which its client has been told, and waits for the disks of a durable group.
+        let read = self.read(move |served| served.answers(session, first));
+        when_answered(read, move |answers| {
+            drop(permit);
+            outbox.end_ask();
+            match answers {
+                Ok(answers) => answers.into_iter().for_each(|answer| outbox.push(answer)),
+                Err(error) => {
+                    outbox.push(ToClient::Away { why: error.to_string(), members: Members::default() });
+                    outbox.close();
+                }
+            }
+        });
+    }
+
     fn acts(&self) -> Read<Vec<(SessionId, u64)>> {
         self.peek(|served| served.sessions().acts().collect())
     }
@@ -111,6 +131,11 @@ pub(crate) fn ask<R: QueryService>(
         Consistency::Linearizable => group.read(look),
         Consistency::Local => group.peek(look),
     };
+    when_answered(read, then);
+}
+
+/// Hands on the result of a read whenever it comes.
+fn when_answered<T: Send + 'static>(read: Read<T>, then: impl FnOnce(Result<T, ReadError>) + Send + 'static) {
     Arc::new(Asking(Lock::new(Some((read, Box::new(then)))))).wake();
 }
 
@@ -123,12 +148,12 @@ fn answer<R: QueryService>(replica: &R, query: &[u8]) -> QueryResult {
     answer.map(|bytes| bytes.to_vec()).map_err(|error| format!("the answer could not be serialized: {error}"))
 }
 
-/// A query that waits for its answer, on no thread: the thread that wakes it polls it. None once the answer has come.
-struct Asking(Lock<Option<(Read<QueryResult>, Then)>>);
+/// A read that waits for its answer, on no thread: the thread that wakes it polls it. None once the answer has come.
+struct Asking<T>(Lock<Option<(Read<T>, Then<T>)>>);
 
-type Then = Box<dyn FnOnce(Result<QueryResult, ReadError>) + Send>;
+type Then<T> = Box<dyn FnOnce(Result<T, ReadError>) + Send>;
 
-impl Wake for Asking {
+impl<T: Send + 'static> Wake for Asking<T> {
     fn wake(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
         let mut asking = self.0.lock();

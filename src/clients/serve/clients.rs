@@ -20,6 +20,8 @@ pub(crate) struct Clients {
 struct ClientsState {
     /// The outboxes by the key of their sessions.
     sessions: BTreeMap<u64, Arc<Outbox>>,
+    /// The outboxes that get the answers of this node besides, whichever node the session's client talks to.
+    listeners: BTreeMap<u64, Vec<Arc<Outbox>>>,
     /// All outboxes.
     connected: Vec<Weak<Outbox>>,
 }
@@ -45,9 +47,30 @@ impl Clients {
         }
     }
 
-    /// Tells whether the client of a session is connected here.
+    /// Sends the answers that this node gives in a session to this listener, too.
+    pub(crate) fn listen(&self, key: u64, outbox: &Arc<Outbox>) {
+        self.state.lock().listeners.entry(key).or_default().push(Arc::clone(outbox));
+    }
+
+    /// Removes a listener.
+    pub(crate) fn unlisten(&self, key: u64, outbox: &Arc<Outbox>) {
+        let mut state = self.state.lock();
+        let Some(listeners) = state.listeners.get_mut(&key) else { return };
+        listeners.retain(|listener| !Arc::ptr_eq(listener, outbox));
+        if listeners.is_empty() {
+            state.listeners.remove(&key);
+        }
+    }
+
+    /// Tells whether the client of a session, or a listener, is connected here.
     pub(crate) fn has(&self, key: u64) -> bool {
-        self.state.lock().sessions.contains_key(&key)
+        let state = self.state.lock();
+        state.sessions.contains_key(&key) || state.listeners.contains_key(&key)
+    }
+
+    /// Tells whether a session has listeners here.
+    pub(crate) fn has_listeners(&self, key: u64) -> bool {
+        self.state.lock().listeners.contains_key(&key)
     }
 
     /// Sends a message to the client of a session, if it is connected here. `message` is called only then.
@@ -56,6 +79,12 @@ impl Clients {
         if let Some(outbox) = outbox {
             outbox.push(message());
         }
+    }
+
+    /// Sends a message to the listeners of a session.
+    pub(crate) fn tell_listeners(&self, key: u64, message: &ToClient) {
+        let listeners = self.state.lock().listeners.get(&key).cloned();
+        listeners.iter().flatten().for_each(|outbox| outbox.push(message.clone()));
     }
 
     /// Sends a message to all clients.
@@ -92,5 +121,21 @@ mod tests {
         clients.tell(8, || unreachable!("no client has it"));
         new.close();
         assert_eq!(new.take().map(|messages| messages.len()), Some(1));
+    }
+
+    #[test]
+    fn a_listener_and_the_client_itself_do_not_displace_each_other() {
+        let clients = Clients::default();
+        let outbox = || Outbox::new(1000, Time::ZERO, Holder::Trusted, Budget::new(1 << 20));
+        let [client, listener] = [(); 2].map(|()| Arc::new(outbox()));
+        clients.listen(7, &listener);
+        assert!(clients.has(7) && !clients.has(8));
+        clients.attach(7, &client);
+        clients.tell(7, || ToClient::Pong);
+        clients.tell_listeners(7, &ToClient::Pong);
+        clients.unlisten(7, &listener);
+        clients.tell_listeners(7, &ToClient::Pong);
+        [&client, &listener].iter().for_each(|outbox| outbox.close());
+        assert_eq!([client, listener].map(|outbox| outbox.take().map(|messages| messages.len())), [Some(1); 2]);
     }
 }

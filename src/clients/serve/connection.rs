@@ -107,6 +107,8 @@ pub(crate) struct ConnectedClient {
     form: Option<JsonForm>,
     /// The key of the session whose answers go to the client.
     attached: Option<u64>,
+    /// The key of the session in which the client listens to this node's answers.
+    listens: Option<u64>,
 }
 
 /// A message of a client for the group.
@@ -165,7 +167,7 @@ impl ConnectedClient {
         form.into_iter().for_each(|form| outbox.set_form(form));
         let is_welcome = entry.welcome(outbox);
         let outbox = Arc::clone(outbox);
-        Ok(is_welcome.then_some(ConnectedClient { entry, access, outbox, form, attached: None }))
+        Ok(is_welcome.then_some(ConnectedClient { entry, access, outbox, form, attached: None, listens: None }))
     }
 
     /// Handles a message of the client. Returns the message for its group, if there is one.
@@ -220,6 +222,7 @@ impl ConnectedClient {
                 self.outbox.push(ToClient::Pong);
                 return Ok(None);
             }
+            ToNode::Listen { session, first } => return self.listen(session, first, permit).map(|()| None),
         };
         Ok(Some(ForGroup { command, trailer, kind, permit }))
     }
@@ -280,6 +283,22 @@ impl ConnectedClient {
         clients.attach(key, &self.outbox);
     }
 
+    /// Lets the client listen. It listens before the replica is asked for earlier answers, so that it misses none.
+    fn listen(&mut self, session: SessionId, first: u64, permit: Permit) -> Result<(), FrameError> {
+        if !self.outbox.ask(MAX_QUERIES) {
+            return Err(FrameError::Malformed("it begins to listen too often".to_owned()));
+        }
+        let clients = &self.entry.clients;
+        if self.listens != Some(session.key) {
+            if let Some(before) = self.listens.replace(session.key) {
+                clients.unlisten(before, &self.outbox);
+            }
+            clients.listen(session.key, &self.outbox);
+        }
+        self.entry.backend.answers(session, first, Arc::clone(&self.outbox), permit);
+        Ok(())
+    }
+
     /// Sends a message to the group. The result is for [`ConnectedClient::was_sent`].
     #[cfg(feature = "sim")]
     pub(crate) fn send(&self, message: ForGroup) -> Passing {
@@ -292,6 +311,9 @@ impl Drop for ConnectedClient {
     fn drop(&mut self) {
         if let Some(key) = self.attached {
             self.entry.clients.detach(key, &self.outbox);
+        }
+        if let Some(key) = self.listens {
+            self.entry.clients.unlisten(key, &self.outbox);
         }
     }
 }

@@ -12,6 +12,8 @@
 //! sessions](crate::calls::session), which is replicated. When a node fails, its clients go to another one, send again
 //! what was not answered, and get the same answers.
 
+#[cfg(all(test, not(squall_loom)))]
+mod all_tests;
 mod backend;
 mod budget;
 mod clients;

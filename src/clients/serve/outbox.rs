@@ -201,8 +201,13 @@ impl Outbox {
 
     /// Queues the answer to a query.
     pub(crate) fn answer(&self, number: u64, answer: Result<Vec<u8>, String>) {
-        self.asked.fetch_sub(1, Ordering::Relaxed);
+        self.end_ask();
         self.push(ToClient::Told { number, answer });
+    }
+
+    /// Notes that a query that was counted has been answered.
+    pub(crate) fn end_ask(&self) {
+        self.asked.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

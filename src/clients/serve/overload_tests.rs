@@ -20,6 +20,7 @@ use squall_services::ControlStream;
 use super::{
     Clients, ServeOptions, ServedEntry, Server,
     backend::{Backend, Query},
+    budget::Permit,
     outbox::Outbox,
 };
 use crate::{
@@ -87,6 +88,10 @@ impl Backend for Arc<Slow> {
         query.outbox.answer(query.number, Ok(vec![0; ANSWER]));
     }
 
+    fn answers(&self, _: SessionId, _: u64, outbox: Arc<Outbox>, _: Permit) {
+        outbox.end_ask();
+    }
+
     fn acts(&self) -> Read<Vec<(SessionId, u64)>> {
         let (read, job) = Read::new(BackoffProfile::NONE, |(): &()| Vec::new());
         self.asked.lock().unwrap().push(job);
@@ -124,6 +129,11 @@ fn connect(server: &Arc<Server>) -> UnixStream {
 
 fn say(mut stream: &UnixStream, message: &ToNode) {
     wire::write(&mut stream, message).unwrap();
+}
+
+fn hear_welcome(mut stream: &UnixStream) {
+    assert!(matches!(wire::read::<ToClient>(&mut stream, ANSWER).unwrap(), ToClient::Holders(_)));
+    assert!(matches!(wire::read::<ToClient>(&mut stream, ANSWER).unwrap(), ToClient::Welcome { .. }));
 }
 
 fn until(what: &str, mut so: impl FnMut() -> bool) {
@@ -178,7 +188,7 @@ fn who_leaves_most_unread_is_hung_up_on_and_others_are_served() {
         wire::write(&mut &greedy, &query).is_err()
     });
     let mut from = &modest;
-    assert!(matches!(wire::read::<ToClient>(&mut from, ANSWER).unwrap(), ToClient::Welcome { .. }));
+    hear_welcome(from);
     for number in 0..100 {
         ask(&modest, number);
         let told = wire::read::<ToClient>(&mut from, ANSWER).unwrap();
@@ -192,7 +202,7 @@ fn who_leaves_most_unread_is_hung_up_on_and_others_are_served() {
 fn a_group_that_hangs_keeps_nobody_from_hanging_up_on_clients_that_have_gone() {
     let (server, slow) = server();
     let silent = connect(&server);
-    assert!(matches!(wire::read::<ToClient>(&mut &silent, ANSWER).unwrap(), ToClient::Welcome { .. }));
+    hear_welcome(&silent);
     let (mut watches, now) = (BTreeMap::new(), Time::boot_clock());
     server.look_for_gone(&mut watches, now);
     server.look_for_gone(&mut watches, now + Duration::from_secs(40));

@@ -1,7 +1,7 @@
 //! A replica that serves clients: the application's, and the table of their sessions.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     fmt,
     io::{self, BufReader, Read},
     mem,
@@ -16,7 +16,7 @@ use super::clients::Clients;
 use crate::{
     calls::{
         envelope::Envelope,
-        session::{RequestOutcome, RequestVerdict, SessionId, Sessions, TICK, Trailer},
+        session::{Refusal, RequestOutcome, RequestVerdict, SessionId, Sessions, TICK, Trailer},
     },
     clients::{
         query::QueryService,
@@ -42,22 +42,55 @@ pub struct Served<R> {
     replica: R,
     sessions: Sessions,
     clients: Arc<Clients>,
-    /// The messages for clients that wait until their version can't be undone, in a durable group: version, session's
-    /// key, message.
-    held: VecDeque<(u64, u64, ToClient)>,
+    /// The messages for clients that wait until their version can't be undone, in a durable group.
+    held: VecDeque<HeldMessage>,
+    /// The requests that this replica has not applied itself, since their answers came with the state: the numbers of
+    /// their sessions, and their own. No number is given twice, so they stay until there is another state.
+    not_applied: BTreeSet<(u64, u64)>,
     /// The buffer for the reply that is being encoded.
     encoded: AlignedVec,
 }
 
+/// A message for a client that waits until its version can't be undone.
+struct HeldMessage {
+    version: u64,
+    /// The key of the client's session.
+    key: u64,
+    audience: Audience,
+    message: ToClient,
+}
+
+/// The connections to which a message about a session goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    /// The session's client, if it talks to this node.
+    Client,
+    /// Those that listen to this node's answers, too.
+    AndListeners,
+}
+
 impl<R> Served<R> {
     pub(crate) fn new(replica: R, clients: Arc<Clients>) -> Served<R> {
-        Served { replica, sessions: Sessions::default(), clients, held: VecDeque::new(), encoded: AlignedVec::new() }
+        let (sessions, held, not_applied) = (Sessions::default(), VecDeque::new(), BTreeSet::new());
+        Served { replica, sessions, clients, held, not_applied, encoded: AlignedVec::new() }
     }
 
     /// Makes a replica to which no client is connected: for [earlier states](crate::Group::at_version) of a group that
     /// serves clients.
     pub fn blank(replica: R) -> Served<R> {
         Served::new(replica, Arc::default())
+    }
+
+    /// Returns what a listener is told of the requests of a session, from a number on, that have answers already.
+    pub(super) fn answers(&self, session: SessionId, first: u64) -> Vec<ToClient> {
+        let Some(kept) = self.sessions.kept(session, first) else {
+            return vec![ToClient::Refused { number: first, why: Refusal::Unknown }];
+        };
+        let told = kept.map(|(number, answer)| match self.not_applied.contains(&(session.number, number)) {
+            true => ToClient::NotApplied { number },
+            false => ToClient::Answered { number, result: WireOutcome::from(answer) },
+        });
+        told.collect()
     }
 
     /// Returns the table.
@@ -107,7 +140,7 @@ impl<R: QueryService> Service for Served<R> {
                     }
                     Err(_) => ToClient::NotOpened { key: opening.key, why: TOO_MANY_SESSIONS.to_owned() },
                 };
-                self.tell(stamp.version, opening.key, || told);
+                self.tell(stamp.version, opening.key, Audience::Client, || told);
             }
             Trailer::Touch { session, acknowledged } => _ = self.sessions.touch(session, acknowledged),
             Trailer::Close(session) => self.sessions.close(session),
@@ -174,13 +207,13 @@ impl<R: QueryService> Service for Served<R> {
         self.replica.restore(&mut from)?;
         self.sessions = sessions;
         self.held.clear();
+        self.not_applied = self.sessions.all_kept().collect();
         Ok(())
     }
 
     fn globally_persisted(&mut self, version: u64) {
-        while self.held.front().is_some_and(|(at, ..)| *at <= version) {
-            let Some((_, key, told)) = self.held.pop_front() else { break };
-            self.clients.tell(key, || told);
+        while let Some(held) = self.held.pop_front_if(|held| held.version <= version) {
+            self.tell_now(held.key, held.audience, || held.message);
         }
     }
 
@@ -214,12 +247,23 @@ impl<R: QueryService> Service for Served<R> {
 
 impl<R> Served<R> {
     /// Sends a message to a client that is connected here, as soon as that is permitted.
-    fn tell(&mut self, version: Option<u64>, key: u64, message: impl FnOnce() -> ToClient) {
+    fn tell(&mut self, version: Option<u64>, key: u64, audience: Audience, message: impl FnOnce() -> ToClient) {
         match version {
-            None => self.clients.tell(key, message),
-            Some(version) if self.clients.has(key) => self.held.push_back((version, key, message())),
+            None => self.tell_now(key, audience, message),
+            Some(version) if self.clients.has(key) => {
+                self.held.push_back(HeldMessage { version, key, audience, message: message() });
+            }
             Some(_) => {}
         }
+    }
+
+    fn tell_now(&self, key: u64, audience: Audience, message: impl FnOnce() -> ToClient) {
+        if audience == Audience::Client || !self.clients.has_listeners(key) {
+            return self.clients.tell(key, message);
+        }
+        let message = message();
+        self.clients.tell_listeners(key, &message);
+        self.clients.tell(key, || message);
     }
 }
 
@@ -230,21 +274,23 @@ impl<R: QueryService> Served<R> {
     }
 
     fn request(&mut self, session: SessionId, number: u64, acknowledged: u64, command: &[u8], at: &Applied) {
-        let answer = match self.sessions.admit(session, number, acknowledged) {
+        let (answer, audience) = match self.sessions.admit(session, number, acknowledged) {
             RequestVerdict::New => {
                 let answer = match self.apply(command, at) {
                     Ok(reply) => self.encode(&reply),
                     Err(_) => RequestOutcome::NoCommand,
                 };
-                self.sessions.keep(session, number, answer)
+                (self.sessions.keep(session, number, answer), Audience::AndListeners)
             }
-            RequestVerdict::Known(answer) => answer,
+            // Listeners were told before, or when they began to listen.
+            RequestVerdict::Known(answer) => (answer, Audience::Client),
             RequestVerdict::Past => return,
             RequestVerdict::Refused(why) => {
-                return self.tell(at.version, session.key, || ToClient::Refused { number, why });
+                return self.tell(at.version, session.key, Audience::Client, || ToClient::Refused { number, why });
             }
         };
-        self.tell(at.version, session.key, || ToClient::Answered { number, result: WireOutcome::from(&answer) });
+        let told = || ToClient::Answered { number, result: WireOutcome::from(&answer) };
+        self.tell(at.version, session.key, audience, told);
     }
 
     fn encode(&mut self, reply: &R::Reply) -> RequestOutcome {

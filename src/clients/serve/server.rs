@@ -68,7 +68,10 @@ pub(super) struct SessionWatch {
 /// The ability of a node to serve a group's clients.
 #[derive(Debug)]
 struct ServingState {
+    /// The members that may send commands.
     members: Members,
+    /// The members that have the whole state.
+    holders: Members,
     /// The reason for which the node can do nothing, if it can't.
     away: Option<String>,
     /// Whether this node ends idle sessions.
@@ -85,7 +88,8 @@ impl ServedEntry {
         asks: Arc<AskedMembers>,
     ) -> ServedEntry {
         let away = Some("the node has not started".to_owned());
-        let serving = Lock::new(ServingState { members: Members::default(), away, watches: false });
+        let serving =
+            Lock::new(ServingState { members: Members::default(), holders: Members::default(), away, watches: false });
         ServedEntry { name, shard, shards, backend, clients, options, asks, serving, calls: AtomicU64::new(0) }
     }
 
@@ -122,6 +126,7 @@ impl ServedEntry {
             outbox.push(ToClient::Away { why, members });
             return false;
         }
+        outbox.push(ToClient::Holders(serving.holders.clone()));
         let session_timeout_ms = u64::try_from(self.options.session_timeout.as_millis()).unwrap_or(u64::MAX);
         let request_bytes = self.options.request_bytes as u64;
         outbox.push(ToClient::Welcome { members, session_timeout_ms, request_bytes });
@@ -133,9 +138,12 @@ impl ServedEntry {
     fn install(&self, me: NodeId, shard: ShardId, view: &View) {
         let part = view.shard(shard);
         let senders: &[NodeId] = part.map_or(&[], |part| &part.senders);
-        let sending = view.members.iter().filter(|member| senders.contains(&member.node));
-        let members = sending.map(|member| (member.node.0, member.addresses.clone())).collect();
-        let members = Members { epoch: view.epoch.0, members };
+        let these = |nodes: &[NodeId]| {
+            let members = view.members.iter().filter(|member| nodes.contains(&member.node));
+            let members = members.map(|member| (member.node.0, member.addresses.clone())).collect();
+            Members { epoch: view.epoch.0, members }
+        };
+        let (members, holders) = (these(senders), these(part.map_or(&[], |part| &part.complete)));
         let all: &[NodeId] = part.map_or(&[], |part| &part.members);
         let peers = view.members.iter().filter(|member| all.contains(&member.node));
         let peers = peers.map(|member| (member.node, member.addresses.clone())).collect();
@@ -143,14 +151,17 @@ impl ServedEntry {
         let is_here = part.is_some_and(|part| part.is_complete(me));
         self.asks.learn(peers, members.clone(), is_here);
         let mut serving = self.serving.lock();
-        serving.members = members.clone();
+        (serving.members, serving.holders) = (members.clone(), holders.clone());
         serving.watches = senders.first() == Some(&me);
         serving.away = (!is_here).then(|| match all.contains(&me) {
             true => format!("{me} does not have the state of {} yet", self.described()),
             false => format!("{me} is no member of {}", self.described()),
         });
         match serving.away.clone() {
-            None => self.clients.tell_all(&ToClient::Members(members)),
+            None => {
+                self.clients.tell_all(&ToClient::Holders(holders));
+                self.clients.tell_all(&ToClient::Members(members));
+            }
             Some(why) => self.clients.send_away(&ToClient::Away { why, members }),
         }
     }

@@ -167,6 +167,7 @@ fn a_session_ends_when_its_client_is_silent_and_not_while_it_is_there() {
         wire::write(&mut gone.writer, &message).unwrap();
     }
     let hear = |stream: &mut ControlStream| wire::read::<ToClient>(&mut stream.reader, 1000).unwrap();
+    assert!(matches!(hear(&mut gone), ToClient::Holders(_)));
     assert!(matches!(hear(&mut gone), ToClient::Welcome { .. }));
     let ToClient::Opened { session, .. } = hear(&mut gone) else { panic!("no session") };
     drop(gone);

@@ -261,6 +261,11 @@ impl World {
                     assert!(self.results.insert(id, (self.now, result)).is_none(), "{id:?} was resolved before");
                 }
                 ClientEffect::Send(message) => self.hear(message),
+                // Its members report no holders, and no call is for all.
+                ClientEffect::Sent(..)
+                | ClientEffect::Reply(..)
+                | ClientEffect::AskAt { .. }
+                | ClientEffect::Forget(_) => unreachable!("no call is for members"),
             }
         }
     }
@@ -284,6 +289,7 @@ impl World {
             ToNode::Close { session } => member.accepted.push_back(Entry::Close(session)),
             ToNode::Query { number, query, .. } => member.said.push_back(ToClient::Told { number, answer: Ok(query) }),
             ToNode::Ping => member.said.push_back(ToClient::Pong),
+            ToNode::Listen { .. } => unreachable!("no call is for members"),
         }
     }
 }

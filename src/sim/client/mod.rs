@@ -1,6 +1,8 @@
 //! Clients from outside in a simulated cluster: the real client's rules, and the members' side of its connection. Their
 //! messages take their time, and are lost with the connection.
 
+mod calls;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     marker::PhantomData,
@@ -10,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::{NodeId, Time, net::CallerAccess, share::Holder};
+use squall_fabric::{NodeId, Time, net::CallerAccess, share::Holder, sync::Lock};
 use squall_services::DialTarget;
 
 use super::{
@@ -20,11 +22,11 @@ use super::{
 use crate::{
     clients::{
         asked_members::AskedMembers,
-        client::{Ask, Call, CallId, ClientCore, ClientEffect, Resolve, encode},
+        client::{CallId, ClientCore, ClientEffect, ClientError, MemberCall, Resolve},
         contacts::Contacts,
-        query::{Portable, QueryService},
+        query::QueryService,
         serve::{Clients, ConnectedClient, Outbox, Passing, ServeOptions, Served, ServedEntry, Server},
-        wire::{Consistency, ShardName, ToClient, ToNode},
+        wire::{ShardName, ToClient, ToNode},
     },
     group::{control::new_group, handle::Group},
 };
@@ -44,6 +46,8 @@ pub struct Client<R> {
 /// The simulator's side of a client: its core, its calls and its connections.
 pub(super) struct ClientNode {
     core: ClientCore,
+    /// The name of the shard.
+    name: String,
     calls: BTreeMap<CallId, Resolve>,
     made: u64,
     link: ClientLink,
@@ -51,6 +55,31 @@ pub(super) struct ClientNode {
     old: Vec<SimConnection>,
     /// The time at which its next turn is on the agenda, at the latest.
     due_at: Time,
+    /// Its connections to one member alone, each of which is a client of its own here, by number.
+    pinned: BTreeMap<NodeId, u32>,
+    /// The results of calls to one member that it has not taken yet.
+    told: Arc<Lock<Vec<ToldAt>>>,
+    /// The client to which it belongs, if it is such a connection.
+    of: Option<u32>,
+}
+
+type ToldAt = (NodeId, MemberCall, Result<Vec<u8>, ClientError>);
+
+impl ClientNode {
+    fn new(core: ClientCore, name: String, of: Option<u32>) -> ClientNode {
+        ClientNode {
+            core,
+            name,
+            calls: BTreeMap::new(),
+            made: 0,
+            link: ClientLink::Down,
+            old: Vec::new(),
+            due_at: Time::MAX,
+            pinned: BTreeMap::new(),
+            told: Arc::default(),
+            of,
+        }
+    }
 }
 
 enum ClientLink {
@@ -205,23 +234,18 @@ impl Cluster {
         let seed = self.rng.u64(..);
         let mut random = fastrand::Rng::with_seed(seed);
         let contacts = Contacts::new(contacts, random.usize(..1 << 16));
-        let core = ClientCore::new(name, contacts, random);
-        let client = ClientNode {
-            core,
-            calls: BTreeMap::new(),
-            made: 0,
-            link: ClientLink::Down,
-            old: Vec::new(),
-            due_at: Time::MAX,
-        };
-        self.clients.push(client);
+        self.clients.push(ClientNode::new(ClientCore::new(name.clone(), contacts, random), name, None));
         Client { number: self.clients.len() as u32 - 1, service: PhantomData }
     }
 
-    /// Breaks a client's connection, if it has one. Some of what the client has sent still reaches the node; the
-    /// answers to it are lost.
+    /// Breaks a client's connection, if it has one: that of its commands, or at random one to a member alone. Some of
+    /// what the client has sent still reaches the node; the answers to it are lost.
     pub fn break_connection<R>(&mut self, client: &Client<R>) {
-        let number = client.number as usize;
+        let pinned: Vec<u32> = self.clients[client.number as usize].pinned.values().copied().collect();
+        let number = match pinned.len() {
+            0 => client.number,
+            others => pinned.get(self.rng.usize(0..=others)).copied().unwrap_or(client.number),
+        } as usize;
         let at = self.net.now() + self.random(NOTICED);
         self.let_go(number);
         if let ClientLink::Broken(noticed) = &mut self.clients[number].link {
@@ -414,45 +438,24 @@ impl Cluster {
                         resolve.resolve(result);
                     }
                 }
+                ClientEffect::Sent(id, members) => {
+                    if let Some(call) = calls.get(&id) {
+                        call.sent(members);
+                    }
+                }
+                ClientEffect::Reply(id, node, reply) => {
+                    if let Some(call) = calls.get(&id) {
+                        call.reply(node, reply);
+                    }
+                }
+                ClientEffect::AskAt { call, member, ask, deadline } => {
+                    self.ask_at(number, call, member, ask, deadline);
+                }
+                ClientEffect::Forget(node) => self.forget(number, node),
             }
         }
-    }
-
-    fn call<T: Portable>(&mut self, number: u32, ask: Ask, limit: Duration) -> Call<T> {
-        let now = self.net.now();
-        let client = &mut self.clients[number as usize];
-        let (call, resolve) = Resolve::new();
-        let id = CallId(client.made);
-        client.made += 1;
-        client.calls.insert(id, resolve);
-        let mut effects = Vec::new();
-        client.core.call(now, id, ask, now + limit, &mut effects);
-        self.carry_out(number as usize, effects);
-        self.schedule_client(number as usize);
-        call
-    }
-}
-
-impl<R: QueryService> Client<R> {
-    /// Submits a command, which has the time `limit` for its answer.
-    pub fn submit(&self, cluster: &mut Cluster, command: &R::Command, limit: Duration) -> Call<R::Reply> {
-        match encode(command) {
-            Ok(command) => cluster.call(self.number, Ask::Command(command), limit),
-            Err(error) => Call::failed(error),
-        }
-    }
-
-    /// Asks a query, which has the time `limit` for its answer.
-    pub fn query(
-        &self,
-        cluster: &mut Cluster,
-        consistency: Consistency,
-        query: &R::Query,
-        limit: Duration,
-    ) -> Call<R::Answer> {
-        match encode(query) {
-            Ok(query) => cluster.call(self.number, Ask::Query(consistency, query), limit),
-            Err(error) => Call::failed(error),
+        if let Some(of) = self.clients[number].of {
+            self.take_told(of as usize);
         }
     }
 }

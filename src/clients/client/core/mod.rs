@@ -5,6 +5,10 @@
 //! its deadline no longer holds the acknowledged mark back: once the mark has passed it, no copy of it is applied any
 //! more.
 
+mod everyone;
+mod pinned;
+mod refusals;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
@@ -13,6 +17,7 @@ use std::{
 use squall_fabric::Time;
 use squall_membership::MAX_SHARDS;
 
+use self::{everyone::Everyone, pinned::Pinned};
 use super::{
     effect::{Ask, CallId, ClientEffect},
     error::ClientError,
@@ -69,6 +74,8 @@ struct Sent {
     copies: u32,
     /// Whether a copy was refused, so that another is to be sent.
     again: bool,
+    /// Whether it was answered, and is kept until all members have answered.
+    is_answered: bool,
 }
 
 /// The client.
@@ -101,6 +108,9 @@ pub(crate) struct ClientCore {
     random: fastrand::Rng,
     /// The reason for which there is no connection, or no session.
     trouble: String,
+    everyone: Everyone,
+    /// The state of a client that talks to one member alone, beside another client's commands.
+    pinned: Option<Pinned>,
 }
 
 impl ClientCore {
@@ -125,6 +135,8 @@ impl ClientCore {
             again_at: None,
             random,
             trouble: "no member has been reached yet".to_owned(),
+            everyone: Everyone::default(),
+            pinned: None,
         }
     }
 
@@ -136,17 +148,20 @@ impl ClientCore {
     /// Takes a new call.
     pub(crate) fn call(&mut self, now: Time, id: CallId, ask: Ask, deadline: Time, out: &mut Vec<ClientEffect>) {
         match &ask {
-            Ask::Command(_) => self.queued.push_back(id),
-            Ask::Query(consistency, query) if matches!(self.link, ConnectionState::Up) => {
+            Ask::Command(_) | Ask::All(_) => self.queued.push_back(id),
+            Ask::Query(consistency, query) | Ask::TryQuery(consistency, query) if self.is_up() => {
                 out.push(send_query(id, *consistency, query));
             }
-            Ask::Query(..) | Ask::Shards => {}
+            _ => {}
         }
-        let asks_shards = matches!(ask, Ask::Shards);
+        let (asks_shards, is_choice) = (matches!(ask, Ask::Shards), matches!(ask, Ask::At(..) | Ask::Nearest(..)));
         self.calls.insert(id, OutstandingCall { ask, deadline, number: None });
         self.deadlines.insert((deadline, id));
         if asks_shards {
             self.tell_shards(out);
+        }
+        if is_choice {
+            self.begin_choice(id, out);
         }
         self.tick(now, out);
     }
@@ -172,6 +187,7 @@ impl ClientCore {
     /// Goes on at another node, preferably one of these members.
     fn redirected(&mut self, now: Time, why: String, members: Members, out: &mut Vec<ClientEffect>) {
         self.trouble = why;
+        self.cut_off(out);
         if matches!(self.session, ClientSession::Opening(_)) {
             // Whether the session was opened is unknown. If it was, the group ends it when it is idle.
             self.session = ClientSession::None;
@@ -200,6 +216,7 @@ impl ClientCore {
                 return self.broken(now, format!("a node says that the group has {shards} shards"), out);
             }
             ToClient::Members(members) => self.contacts.learn(members),
+            ToClient::Holders(_) | ToClient::NotApplied { .. } => self.hear_of_members(message, out),
             ToClient::Away { why, members } => {
                 if members.epoch > 0 {
                     self.hear_shards(None, out);
@@ -237,12 +254,13 @@ impl ClientCore {
             }
             ToClient::Told { number, answer } => {
                 let id = CallId(number);
-                if matches!(self.calls.get(&id), Some(OutstandingCall { ask: Ask::Query(..), .. })) {
+                let ask = self.calls.get(&id).map(|call| &call.ask);
+                if matches!(ask, Some(Ask::Query(..) | Ask::TryQuery(..))) {
                     self.contacts.succeed();
                     self.resolve(id, answer.map_err(ClientError::Query), out);
                 }
             }
-            ToClient::Pong => {}
+            ToClient::Pong => self.ponged(now, out),
             ToClient::Denied { only_commands, why } => return self.denied(now, only_commands, why, out),
         }
         self.tick(now, out);
@@ -255,39 +273,18 @@ impl ClientCore {
             WireOutcome::NoReply => Err(ClientError::NoReply),
             WireOutcome::Skipped => Err(ClientError::Skipped),
         };
-        if let Some(sent) = self.sent.remove(&number) {
-            self.contacts.succeed();
-            self.again_at = self.again_at.map(|_| now);
-            self.resolve(sent.call, result, out);
+        if self.pinned.is_some() {
+            return self.answered_here(number, result, out);
         }
-    }
-
-    /// Reports that the client's certificate permits it no commands, or nothing.
-    fn denied(&mut self, now: Time, only_commands: bool, why: String, out: &mut Vec<ClientEffect>) {
-        self.deny(only_commands, &why, out);
-        if only_commands {
-            // The next command asks again, and is told at once.
-            self.session = ClientSession::None;
-            return self.tick(now, out);
-        }
-        out.push(ClientEffect::HangUp);
-        self.broken(now, why, out);
-    }
-
-    /// Ends the calls that the client's certificate does not permit: other members would not permit them, either.
-    fn deny(&mut self, only_commands: bool, why: &str, out: &mut Vec<ClientEffect>) {
-        let is_denied = |call: &OutstandingCall| !only_commands || matches!(call.ask, Ask::Command(_));
-        let denied: Vec<_> = self.calls.iter().filter(|(_, call)| is_denied(call)).map(|(&id, _)| id).collect();
-        for id in denied {
-            // A command that was sent before, over another connection, may have been applied.
-            let was_sent = self.calls.get(&id).and_then(|call| call.number);
-            self.sent.retain(|_, sent| sent.call != id);
-            self.queued.retain(|queued| *queued != id);
-            let error = match was_sent {
-                None => ClientError::Denied(why.to_owned()),
-                Some(_) => ClientError::Unknown(why.to_owned()),
-            };
-            self.resolve(id, Err(error), out);
+        let Some(sent) = self.sent.get_mut(&number) else { return };
+        self.contacts.succeed();
+        self.again_at = self.again_at.map(|_| now);
+        let call = sent.call;
+        if matches!(self.calls.get(&call), Some(OutstandingCall { ask: Ask::All(_), .. })) {
+            sent.is_answered = true;
+        } else {
+            self.sent.remove(&number);
+            self.resolve(call, result, out);
         }
     }
 
@@ -296,7 +293,7 @@ impl ClientCore {
         while let Some(&(deadline, id)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
             self.deadlines.remove(&(deadline, id));
             let Some(call) = self.calls.get(&id) else { continue };
-            let sent = call.number.is_some();
+            let sent = call.number.is_some() || matches!(call.ask, Ask::Answer(..));
             if let Some(number) = call.number {
                 self.sent.remove(&number);
             }
@@ -325,7 +322,7 @@ impl ClientCore {
                     ClientSession::Refused(at) if !self.queued.is_empty() => Some(at),
                     _ => None,
                 };
-                [Some(self.heard + self.silence), Some(self.ping_at), self.again_at, session]
+                [Some(self.heard + self.silence), Some(self.ping_at), self.again_at, session, self.rests_at()]
                     .into_iter()
                     .flatten()
                     .min()
@@ -350,6 +347,10 @@ impl ClientCore {
         !self.calls.is_empty() || matches!(self.session, ClientSession::Open { .. })
     }
 
+    fn is_up(&self) -> bool {
+        matches!(self.link, ConnectionState::Up)
+    }
+
     fn dial(&mut self, now: Time, out: &mut Vec<ClientEffect>) {
         match self.contacts.next() {
             Ok(contact) => {
@@ -372,18 +373,23 @@ impl ClientCore {
     fn resume(&mut self, now: Time, out: &mut Vec<ClientEffect>) {
         if let ClientSession::Open { id, .. } = self.session {
             out.push(ClientEffect::Send(ToNode::Resume { session: id }));
-            self.sent.values_mut().for_each(|sent| sent.again = true);
+            self.sent.values_mut().for_each(|sent| sent.again = !sent.is_answered);
             self.again_at = Some(now);
         }
         for (id, call) in &self.calls {
-            if let Ask::Query(consistency, query) = &call.ask {
+            if let Ask::Query(consistency, query) | Ask::TryQuery(consistency, query) = &call.ask {
                 out.push(send_query(*id, *consistency, query));
             }
         }
+        self.choose_all(out);
     }
 
     /// Sends the messages that are due on an established connection.
     fn go_on(&mut self, now: Time, out: &mut Vec<ClientEffect>) {
+        if self.rest(now, out) {
+            return;
+        }
+        self.go_on_pinned(now, out);
         while self.queued.front().is_some_and(|id| !self.calls.contains_key(id)) {
             self.queued.pop_front();
         }
@@ -407,23 +413,24 @@ impl ClientCore {
 
     fn go_on_in(&mut self, session: SessionId, window: u64, now: Time, out: &mut Vec<ClientEffect>) {
         let acknowledged = self.acknowledged();
-        let mut send = |number, calls: &BTreeMap<CallId, OutstandingCall>, id: CallId| {
-            let Some(OutstandingCall { ask: Ask::Command(command), .. }) = calls.get(&id) else { return };
-            out.push(ClientEffect::Send(ToNode::Request { session, number, acknowledged, command: command.clone() }));
+        let request = |number, call: Option<&OutstandingCall>| {
+            let (Ask::Command(command) | Ask::All(command)) = &call?.ask else { return None };
+            let command = command.clone();
+            Some(ClientEffect::Send(ToNode::Request { session, number, acknowledged, command }))
         };
         if self.again_at.is_some_and(|at| at <= now) {
             self.again_at = None;
             for (&number, sent) in self.sent.iter_mut().filter(|(_, sent)| sent.again) {
                 sent.again = false;
                 sent.copies += 1;
-                send(number, &self.calls, sent.call);
+                out.extend(request(number, self.calls.get(&sent.call)));
                 self.acted = now;
             }
         }
         while self.next_number < acknowledged + window {
             let Some(id) = self.queued.pop_front() else { break };
             let Some(call) = self.calls.get_mut(&id) else { continue };
-            if matches!(&call.ask, Ask::Command(command) if command.len() > self.request_bytes) {
+            if matches!(&call.ask, Ask::Command(command) | Ask::All(command) if command.len() > self.request_bytes) {
                 let why = format!(
                     "it is longer than {} bytes, the most that the group takes of a client; divide it, or raise \
                      `request_bytes` of its `ServeOptions`, up to what it takes of a member (`bulk_reserve`)",
@@ -435,8 +442,10 @@ impl ClientCore {
                 return self.go_on_in(session, window, now, out);
             }
             call.number = Some(self.next_number);
-            self.sent.insert(self.next_number, Sent { call: id, copies: 1, again: false });
-            send(self.next_number, &self.calls, id);
+            self.sent.insert(self.next_number, Sent { call: id, copies: 1, again: false, is_answered: false });
+            // Members are listened to before they can answer.
+            self.gather(id, session, self.next_number, out);
+            out.extend(request(self.next_number, self.calls.get(&id)));
             self.next_number += 1;
             self.acted = now;
         }
@@ -444,30 +453,6 @@ impl ClientCore {
             self.acted = now;
             out.push(ClientEffect::Send(ToNode::Touch { session, acknowledged }));
         }
-    }
-
-    /// Handles the refusal of a copy of `number` after the session has ended.
-    fn lose_session(&mut self, number: u64, out: &mut Vec<ClientEffect>) {
-        if !self.sent.contains_key(&number) {
-            return;
-        }
-        self.session = ClientSession::None;
-        self.again_at = None;
-        let mut unsent = VecDeque::new();
-        for (other, sent) in std::mem::take(&mut self.sent) {
-            // A connection's requests are ordered as they were sent. So a request that was sent once, and behind the
-            // refused one, is refused as well.
-            if sent.copies == 1 && other >= number {
-                if let Some(call) = self.calls.get_mut(&sent.call) {
-                    call.number = None;
-                    unsent.push_back(sent.call);
-                }
-            } else {
-                self.resolve(sent.call, Err(ClientError::SessionEnded), out);
-            }
-        }
-        unsent.append(&mut self.queued);
-        self.queued = unsent;
     }
 
     /// Takes the number of shards that a node has told; by its silence there is one.
@@ -490,6 +475,7 @@ impl ClientCore {
     fn resolve(&mut self, id: CallId, result: Result<Vec<u8>, ClientError>, out: &mut Vec<ClientEffect>) {
         if let Some(call) = self.calls.remove(&id) {
             self.deadlines.remove(&(call.deadline, id));
+            self.forget_call(id);
             out.push(ClientEffect::Resolve(id, result));
         }
     }
