@@ -1,6 +1,7 @@
 //! Nodes as their users run them, over shared memory and TCP: several in this process, or each in a process of its own.
 
 mod access;
+mod appending;
 mod collectives;
 mod damaged_command;
 mod disks;

@@ -1,21 +1,21 @@
 //! Clients from outside of a simulated durable group, whose members fail, lose power all at once, and come back. Each
 //! command is applied once, and its client is told the truth about it, also where it is sent again after all have
 //! restarted. In half of the seeds the group has shards, which move between the members, and clients know only which
-//! nodes there are.
+//! nodes there are. To some commands all members reply: alike, and each that had the shard all the time.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use fastrand::Rng;
 use squall::{
-    Config, Group, Mode, NodeId, QueryService, ServeOptions, Served, ShardView, View,
-    client::{Call, ClientError},
+    Config, Group, Mode, NodeId, QueryService, ServeOptions, Served, ShardView, Time, View,
+    client::{Call, ClientError, Replies, SubmitAll},
     sim::{Client, Cluster, NotStarted, Options, ViewLogKind},
 };
 
@@ -43,6 +43,27 @@ struct Asked {
     call: Pin<Box<Call<u64>>>,
 }
 
+/// A command under way to which all members reply.
+struct AskedAll {
+    shard: usize,
+    number: u64,
+    asking: Asking,
+    replies: BTreeMap<NodeId, Result<u64, ClientError>>,
+    /// The lives of nodes, and the places since which they had the shard, at the time of the call.
+    before: BTreeMap<NodeId, Tenure>,
+    /// The time at which each must have replied, or failed.
+    deadline: Time,
+    is_patient: bool,
+}
+
+enum Asking {
+    Sending(SubmitAll<u64>),
+    Sent(Replies<u64>),
+}
+
+/// The number of a node's starts, and the place since which it has had a shard's state.
+type Tenure = (u64, Option<String>);
+
 struct Run {
     rng: Rng,
     cluster: Cluster,
@@ -54,9 +75,34 @@ struct Run {
     /// The clients, each with a handle to each shard.
     clients: Vec<Vec<Client<Sequence>>>,
     asked: Vec<Asked>,
+    asked_all: Vec<AskedAll>,
+    /// The number of each node's starts.
+    starts: BTreeMap<NodeId, u64>,
     /// The outcome of each shard's commands.
     told: Vec<BTreeMap<u64, Result<u64, ClientError>>>,
     numbers: u64,
+}
+
+impl AskedAll {
+    /// Takes the replies that have come. Returns the outcome once there is nothing more to come.
+    fn poll(&mut self) -> Option<Result<(), ClientError>> {
+        let mut context = Context::from_waker(Waker::noop());
+        if let Asking::Sending(call) = &mut self.asking {
+            match Pin::new(call).poll(&mut context) {
+                Poll::Pending => return None,
+                Poll::Ready(Ok(replies)) => self.asking = Asking::Sent(replies),
+                Poll::Ready(Err(error)) => return Some(Err(error)),
+            }
+        }
+        let Asking::Sent(replies) = &mut self.asking else { return None };
+        loop {
+            match pin!(replies.next()).poll(&mut context) {
+                Poll::Pending => return None,
+                Poll::Ready(None) => return Some(Ok(())),
+                Poll::Ready(Some((node, reply))) => _ = self.replies.insert(node, reply),
+            }
+        }
+    }
 }
 
 impl Run {
@@ -85,7 +131,8 @@ impl Run {
         let groups = (1..=members).map(node).collect();
         let clients = (0..rng.usize(1..=4)).map(|_| cluster.clients_of_shards("sequence")).collect();
         let (replicas, told) = (replicas as usize, vec![BTreeMap::new(); shards as usize]);
-        Run { rng, cluster, options, replicas, groups, clients, asked: Vec::new(), told, numbers: 0 }
+        let (asked, asked_all, starts) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Run { rng, cluster, options, replicas, groups, clients, asked, asked_all, starts, told, numbers: 0 }
     }
 
     fn nodes(&self) -> Vec<NodeId> {
@@ -96,6 +143,7 @@ impl Run {
         while !self.cluster.is_up(node) {
             let groups = self.cluster.serve_sharded(node, "sequence", |_| Sequence::default(), self.options);
             self.groups[node.0 as usize - 1] = groups;
+            *self.starts.entry(node).or_default() += 1;
             match self.cluster.launch(node) {
                 Ok(()) => {}
                 // A write that was to fail has come.
@@ -171,9 +219,64 @@ impl Run {
         self.numbers += 1;
         // Most calls have time until the end.
         let limit = Duration::from_millis([50, 500, 60_000, 60_000][self.rng.usize(0..4)]);
-        let shard = self.rng.usize(0..self.told.len());
-        let call = self.clients[client][shard].submit(&mut self.cluster, &self.numbers, limit);
-        self.asked.push(Asked { shard, number: self.numbers, call: Box::pin(call) });
+        let (shard, number) = (self.rng.usize(0..self.told.len()), self.numbers);
+        if self.rng.u8(0..3) == 0 {
+            let (before, deadline) = (self.tenures(shard), self.cluster.now() + limit);
+            let asking = Asking::Sending(self.clients[client][shard].submit_all(&mut self.cluster, &number, limit));
+            let (replies, is_patient) = (BTreeMap::new(), limit > PATIENCE);
+            self.asked_all.push(AskedAll { shard, number, asking, replies, before, deadline, is_patient });
+            return;
+        }
+        let call = self.clients[client][shard].submit(&mut self.cluster, &number, limit);
+        self.asked.push(Asked { shard, number, call: Box::pin(call) });
+    }
+
+    /// Returns the nodes that have a shard's state, as of the newest view.
+    fn tenures(&self, shard: usize) -> BTreeMap<NodeId, Tenure> {
+        let views = self.nodes().into_iter().filter_map(|node| self.cluster.view(node));
+        let Some(view) = views.max_by_key(|view| view.epoch) else { return BTreeMap::new() };
+        let shard = &view.shards[shard];
+        let tenure = |node: &NodeId| {
+            (self.starts.get(node).copied().unwrap_or(0), shard.since.get(node).map(ToString::to_string))
+        };
+        shard.complete.iter().map(|node| (*node, tenure(node))).collect()
+    }
+
+    /// Hears what members reply. Each that has the shard as before must, and all reply alike.
+    fn hear_all(&mut self) -> Result<(), String> {
+        let now = self.cluster.now();
+        for mut asked in std::mem::take(&mut self.asked_all) {
+            let number = asked.number;
+            match asked.poll() {
+                None if now > asked.deadline + Duration::from_millis(1) => {
+                    return Err(format!("command {number} has outlived its deadline"));
+                }
+                None => {
+                    self.asked_all.push(asked);
+                    continue;
+                }
+                Some(Err(error)) => {
+                    self.told[asked.shard].insert(number, Err(error));
+                    continue;
+                }
+                Some(Ok(())) => {}
+            }
+            let replied: BTreeSet<u64> = asked.replies.values().filter_map(|reply| reply.clone().ok()).collect();
+            if replied.len() > 1 {
+                return Err(format!("members reply {:?} to command {number}", asked.replies));
+            }
+            let now = self.tenures(asked.shard);
+            let stayed = asked.before.iter().filter(|(node, before)| now.get(node) == Some(*before));
+            for (node, _) in stayed.filter(|_| asked.is_patient) {
+                let reply = asked.replies.get(node);
+                if !matches!(reply, Some(Ok(_))) {
+                    return Err(format!("{node} had the shard all the time, and replies {reply:?} to {number}"));
+                }
+            }
+            let told = replied.first().map_or_else(|| Err(ClientError::Unknown(String::new())), |reply| Ok(*reply));
+            self.told[asked.shard].insert(number, told);
+        }
+        Ok(())
     }
 
     fn hear(&mut self) {
@@ -201,7 +304,7 @@ impl Run {
     /// Waits, with nothing going wrong any more, until all calls have ended and all members are complete.
     fn settle(&mut self) -> Result<(), String> {
         let mut waited = Duration::ZERO;
-        while !self.is_whole() || !self.asked.is_empty() {
+        while !self.is_whole() || !self.asked.is_empty() || !self.asked_all.is_empty() {
             for node in self.nodes() {
                 self.launch(node)?;
                 self.cluster.slow_disk(node, Duration::from_micros(50));
@@ -209,11 +312,13 @@ impl Run {
             let slice = Duration::from_millis(5);
             self.cluster.run_for(slice);
             self.hear();
+            self.hear_all()?;
             waited += slice;
             if waited > PATIENCE {
                 let view = |node| (node, self.cluster.view(node).map(|view| view.epoch.0));
                 let views: Vec<_> = self.nodes().into_iter().map(view).collect();
-                let asked: Vec<u64> = self.asked.iter().map(|asked| asked.number).collect();
+                let of_all = self.asked_all.iter().map(|asked| asked.number);
+                let asked: Vec<u64> = self.asked.iter().map(|asked| asked.number).chain(of_all).collect();
                 return Err(format!("after {PATIENCE:?}, members are {views:?}, and {asked:?} have no answer"));
             }
         }
@@ -277,6 +382,7 @@ impl Run {
                 self.submit();
             }
             self.hear();
+            self.hear_all()?;
         }
         self.settle()?;
         self.verify()
