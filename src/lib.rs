@@ -104,9 +104,10 @@ pub use clients::typed as __macro;
 pub use clients::{
     admin,
     ask::{ServedGroup, ServedShards},
+    changes::{ChangePlace, Changes},
     client, log_service,
     partition::{Partitioned, shard_of_bytes},
-    query::{JsonForm, Portable, QueryService},
+    query::{JsonForm, Portable, QueryService, Watched},
     serve::{ServeOptions, Served},
     typed::TypedCall,
     wire::Consistency,
@@ -211,4 +212,7 @@ mod book {
 
     #[doc = include_str!("../docs/src/operate/logs.md")]
     struct Logs;
+
+    #[doc = include_str!("../docs/src/concepts/watching.md")]
+    struct Watching;
 }

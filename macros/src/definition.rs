@@ -3,8 +3,9 @@
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, format_ident};
 use syn::{
-    Attribute, Error, Expr, FnArg, Ident, ImplItem, ImplItemFn, Item, ItemImpl, Meta, Pat, PatType, Receiver,
-    ReceiverKind, Result, ReturnType, Type, Visibility, ext::IdentExt, meta, parse::Parser, parse_quote, parse2,
+    Attribute, Error, Expr, FnArg, GenericArgument, Ident, ImplItem, ImplItemFn, Item, ItemImpl, Meta, Pat, PatType,
+    PathArguments, Receiver, ReceiverKind, Result, ReturnType, Type, Visibility, ext::IdentExt, meta, parse::Parser,
+    parse_quote, parse2,
 };
 
 /// A service, as its `impl` block says.
@@ -25,6 +26,8 @@ pub(crate) struct Definition {
     pub(crate) woken: Option<Ident>,
     pub(crate) follow_ups: Option<Ident>,
     pub(crate) follow_up: Option<Ident>,
+    /// The method that returns what has changed, and the type of a change.
+    pub(crate) changes: Option<(Ident, Type)>,
 }
 
 /// A command or a query.
@@ -54,9 +57,10 @@ enum Role {
     Woken,
     FollowUps,
     FollowUp,
+    Changes,
 }
 
-const ROLES: [(&str, Role); 9] = [
+const ROLES: [(&str, Role); 10] = [
     ("command", Role::Command),
     ("query", Role::Query),
     ("snapshot", Role::Snapshot),
@@ -66,10 +70,11 @@ const ROLES: [(&str, Role); 9] = [
     ("woken", Role::Woken),
     ("follow_ups", Role::FollowUps),
     ("follow_up", Role::FollowUp),
+    ("changes", Role::Changes),
 ];
 
 /// The methods that a client has itself, or with a trait that is always in scope.
-pub(crate) const OF_CLIENTS: [&str; 12] = [
+pub(crate) const OF_CLIENTS: [&str; 15] = [
     "clone",
     "everywhere",
     "into",
@@ -81,6 +86,9 @@ pub(crate) const OF_CLIENTS: [&str; 12] = [
     "submit_all",
     "to_owned",
     "try_into",
+    "watch",
+    "watch_from",
+    "watch_with_query",
     "within",
 ];
 
@@ -107,6 +115,9 @@ pub(crate) const OF_GROUPS: [&str; 20] = [
     "try_submit_bytes",
     "version_at",
 ];
+
+/// The error of a second method of a role.
+const SECOND: &str = "another method has this attribute already: a service has one such method";
 
 /// The errors found so far, all of which the compiler is to tell.
 #[derive(Default)]
@@ -152,6 +163,7 @@ pub(crate) fn read(arguments: TokenStream, item: TokenStream) -> Result<(ItemImp
         woken: None,
         follow_ups: None,
         follow_up: None,
+        changes: None,
     };
     for item in &mut block.items {
         if let ImplItem::Fn(method) = item {
@@ -233,9 +245,16 @@ impl Definition {
             Role::Woken => &mut self.woken,
             Role::FollowUps => &mut self.follow_ups,
             Role::FollowUp => &mut self.follow_up,
+            Role::Changes => {
+                let change = change_of(method, errors);
+                if self.changes.replace((name.clone(), change)).is_some() {
+                    errors.add(&name, SECOND);
+                }
+                return;
+            }
         };
         if of_role.is_some() {
-            errors.add(&name, "another method has this attribute already: a service has one such method");
+            errors.add(&name, SECOND);
         }
         *of_role = Some(name);
     }
@@ -329,6 +348,33 @@ fn role(method: &mut ImplItemFn, errors: &mut Errors) -> Option<Role> {
         false
     });
     found
+}
+
+/// Returns the type of a change, from the result of the method that returns them with their keys.
+fn change_of(method: &ImplItemFn, errors: &mut Errors) -> Type {
+    let change = match &method.sig.output {
+        ReturnType::Type(_, result) => change_in(result),
+        ReturnType::Default => None,
+    };
+    let takes_self_alone = has_receiver(method.sig.receiver(), true) && method.sig.inputs.len() == 1;
+    if change.is_none() || !takes_self_alone {
+        errors.add(
+            &method.sig.ident,
+            "it returns the changes since the last call: write `(&mut self) -> Vec<(KEY, CHANGE)>`, with these two types",
+        );
+    }
+    change.unwrap_or_else(|| parse_quote!(()))
+}
+
+/// Returns the second type of the pairs of a `Vec`.
+fn change_in(result: &Type) -> Option<Type> {
+    let Type::Path(path) = result else { return None };
+    let last = path.path.segments.last().filter(|last| last.ident == "Vec")?;
+    let PathArguments::AngleBracketed(of) = &last.arguments else { return None };
+    match of.args.first()? {
+        GenericArgument::Type(Type::Tuple(pair)) if pair.elems.len() == 2 => pair.elems.last().cloned(),
+        _ => None,
+    }
 }
 
 /// Checks all of a command or query but its arguments and its result.

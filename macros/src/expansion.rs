@@ -282,6 +282,7 @@ fn query_service(definition: &Definition, names: &Names) -> TokenStream {
                 ::core::option::Option::Some(::squall::JsonForm::of::<Self>());
         }
     });
+    let (take_changes, watched) = changes(definition);
     if definition.queries.is_empty() {
         return quote! {
             impl ::squall::QueryService for #service {
@@ -290,7 +291,9 @@ fn query_service(definition: &Definition, names: &Names) -> TokenStream {
                 #json
                 fn answer(&self, _: &::squall::__macro::rkyv::Archived<()>) {}
                 #follow_ups
+                #take_changes
             }
+            #watched
         };
     }
     let arms = arms(query, answer, &definition.queries, &archived);
@@ -304,7 +307,9 @@ fn query_service(definition: &Definition, names: &Names) -> TokenStream {
                 match ::squall::__macro::decode::<#query>(#archived) { #arms }
             }
             #follow_ups
+            #take_changes
         }
+        #watched
     }
 }
 
@@ -320,6 +325,25 @@ fn follow_ups(definition: &Definition) -> Option<TokenStream> {
             Self::#make(self, #number)
         }
     })
+}
+
+/// Writes the method that reports changes, and the trait that names their type.
+fn changes(definition: &Definition) -> (TokenStream, TokenStream) {
+    let Some((method, change)) = &definition.changes else { return Default::default() };
+    let (service, into) = (&definition.service, local("into"));
+    let take_changes = quote! {
+        fn take_changes(&mut self, #into: &mut ::squall::Changes) {
+            for (key, change) in Self::#method(self) {
+                #into.push(key, &change);
+            }
+        }
+    };
+    let watched = quote! {
+        impl ::squall::Watched for #service {
+            type Change = #change;
+        }
+    };
+    (take_changes, watched)
 }
 
 /// Writes the trait whose methods the handles have.

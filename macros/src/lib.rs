@@ -21,6 +21,8 @@ use proc_macro2::TokenStream;
 /// - `#[view_changed]`: `Replicated::view_changed`.
 /// - `#[wake_at]` and `#[woken]`: `Replicated::wake_at` and `Replicated::woken`.
 /// - `#[follow_ups]` and `#[follow_up]`: `QueryService::follow_ups` and `QueryService::follow_up`.
+/// - `#[changes]`, with `&mut self` and the result `Vec<(KEY, CHANGE)>`: the changes since the last call, for clients
+///   that watch. It becomes `QueryService::take_changes` and `Watched`. A key is a string or bytes.
 ///
 /// Methods without one stay as they are. Arguments and results are values that derive rkyv's `Archive`, `Serialize` and
 /// `Deserialize`, as most types of the standard library do.

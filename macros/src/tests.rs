@@ -48,6 +48,9 @@ const GOOD: &str = r#"
         #[follow_up]
         fn pay(&self, number: u64) -> Option<BankCommand> { None }
 
+        #[changes]
+        fn report(&mut self) -> Vec<(String, Option<u64>)> { Vec::new() }
+
         fn helper(&self) {}
     }
 "#;
@@ -112,13 +115,14 @@ fn a_block_becomes_what_one_would_write_by_hand() {
     assert_eq!(
         names,
         [
-            "impl : transfer r#move tick __1 balance save load changed due expire unpaid pay helper",
+            "impl : transfer r#move tick __1 balance save load changed due expire unpaid pay report helper",
             "pub(crate) BankCommand: Transfer Move Tick Method1",
             "pub(crate) BankReply: Transfer Move Tick Method1 Undecodable",
             "pub(crate) BankQuery: Balance",
             "pub(crate) BankAnswer: Balance Undecodable",
             "impl Replicated: apply snapshot restore view_changed wake_at woken",
-            "impl QueryService: answer follow_ups follow_up",
+            "impl QueryService: answer follow_ups follow_up take_changes",
+            "impl Watched: ",
             "pub(crate) BankCalls: transfer r#move tick __1 balance",
             "impl BankCalls: ",
         ]
@@ -152,6 +156,8 @@ fn errors_say_what_to_do() {
     let method = |text: &str| format!("impl Bank {{ #[command] fn good(&mut self) {{}} {text} }}");
     for (block, said) in [
         (method("#[command] fn a(&self) {}"), "write `&mut self`, or `#[query]`"),
+        (method("#[changes] fn a(&mut self) -> Vec<u64> { todo!() }"), "Vec<(KEY, CHANGE)>"),
+        (method("#[changes] fn a(&self) -> Vec<(u8, u64)> { todo!() }"), "Vec<(KEY, CHANGE)>"),
         (method("#[command] fn a(mut self) {}"), "write `&mut self`"),
         (method("#[command] fn a(self: &mut Self) {}"), "write `&mut self`"),
         (method("#[command] fn a() {}"), "write `&mut self`"),

@@ -3,6 +3,7 @@
 pub mod admin;
 pub(crate) mod ask;
 pub(crate) mod asked_members;
+pub(crate) mod changes;
 pub mod client;
 pub(crate) mod contacts;
 pub mod log_service;

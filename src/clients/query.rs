@@ -5,6 +5,7 @@ use std::ops::Range;
 use rkyv::{Archived, Deserialize, api::high::HighDeserializer, rancor, util::AlignedVec};
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::changes::Changes;
 use crate::replica::{command::Command, replicated::Replicated};
 
 /// A type that can travel and be decoded at the other end: any that derives rkyv's `Archive`, `Serialize` and
@@ -88,6 +89,62 @@ pub trait QueryService: Replicated<Reply: Portable> {
     fn follow_up(&self, _number: u64) -> Option<Self::Command> {
         None
     }
+
+    /// Reports the changes since the last call, for clients that [watch](Watched). It is called after each command and
+    /// each [view](Replicated::view_changed), and after the replica was [woken](Replicated::woken).
+    ///
+    /// The changes must follow from what was applied alone, as the state does, and are no part of the
+    /// [snapshot](Replicated::snapshot).
+    fn take_changes(&mut self, _into: &mut Changes) {}
+}
+
+/// A service whose changes clients can watch ([`Client::watch`](crate::client::Client::watch)): the type of what
+/// [`QueryService::take_changes`] reports.
+///
+/// ```
+/// use rkyv::Archived;
+/// use squall::{Applied, Changes, QueryService, Replicated, Watched};
+///
+/// #[derive(Default)]
+/// struct Counter {
+///     count: i64,
+///     told: i64,
+/// }
+///
+/// impl Replicated for Counter {
+///     type Command = i64;
+///     type Reply = i64;
+///
+///     fn apply(&mut self, add: &Archived<i64>, _at: &Applied) -> i64 {
+///         self.count += add.to_native();
+///         self.count
+///     }
+/// }
+///
+/// impl QueryService for Counter {
+///     type Query = ();
+///     type Answer = i64;
+///
+///     fn answer(&self, _query: &()) -> i64 {
+///         self.count
+///     }
+///
+///     fn take_changes(&mut self, into: &mut Changes) {
+///         if self.told != self.count {
+///             self.told = self.count;
+///             into.push("count", &self.count);
+///         }
+///     }
+/// }
+///
+/// /// The new count.
+/// impl Watched for Counter {
+///     type Change = i64;
+/// }
+/// ```
+pub trait Watched: QueryService {
+    /// The type of a change.
+    type Change: Portable;
 }
 
 /// Writes bytes in another form. Fails with a sentence.

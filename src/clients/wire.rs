@@ -15,6 +15,9 @@
 //!    ◀────────────── Holders, Members    whenever there is another view; Holders before Welcome, too
 //!    Listen ──────────────────────────▶  at each member, for the answers of all
 //!    ◀───────── Answered, NotApplied …
+//!    Watch ───────────────────────────▶
+//!    ◀───────────── Watching, Changes …  as far as the watch's credit reaches
+//!    More ────────────────────────────▶
 //!    Ping ────────────────────────────▶
 //!    ◀────────────────────────── Pong
 //! ```
@@ -27,6 +30,7 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use squall_services::frame::{self, FrameError};
 
+use super::changes::ChangePlace;
 use crate::calls::session::{Refusal, RequestOutcome, SessionId};
 
 /// The version of these messages.
@@ -62,6 +66,25 @@ pub(crate) enum ToNode {
     /// Asks that the answers which this node gives to the requests of the session come here, too: from this number on,
     /// those that it has given and those that it will give.
     Listen { session: SessionId, first: u64 },
+    /// Asks for the changes of keys that begin with `prefix`. The number is the client's, and comes back with them. The
+    /// node sends them while the credit, in bytes, is not used up. It is negative if what waits at the client exceeds
+    /// what may.
+    Watch { number: u64, prefix: Vec<u8>, start: WatchStart, credit: i64 },
+    /// More credit for a watch, in bytes.
+    More { number: u64, credit: u64 },
+    /// The end of a watch.
+    Unwatch { number: u64 },
+}
+
+/// The place at which a watch begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WatchStart {
+    /// The end of what has changed.
+    Now,
+    /// Behind this place.
+    Behind(ChangePlace),
+    /// The place of the state that answers this query.
+    Query(Vec<u8>),
 }
 
 /// A message of a node.
@@ -105,6 +128,43 @@ pub(crate) enum ToClient {
     /// A request that this node has not applied itself: its answer came with the state of another. The node tells it to
     /// clients that [listen](ToNode::Listen).
     NotApplied { number: u64 },
+    /// A watch has begun, or goes on, behind this place; with the answer to its query.
+    Watching { number: u64, at: ChangePlace, answer: Option<Vec<u8>> },
+    /// The changes that a watch asks for, up to this place.
+    Changes { number: u64, upto: ChangePlace, changes: Vec<ToldChange> },
+    /// A watch can't go on.
+    WatchEnded { number: u64, why: WatchEnd },
+}
+
+/// A change as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ToldChange {
+    pub(crate) at: ChangePlace,
+    pub(crate) key: Vec<u8>,
+    pub(crate) change: Vec<u8>,
+}
+
+impl ToldChange {
+    /// The bytes that a change takes of a watch's credit.
+    pub(crate) fn cost(&self) -> u64 {
+        ToldChange::cost_of(self.key.len() + self.change.len())
+    }
+
+    /// The cost of a change whose key and bytes are so long.
+    pub(crate) fn cost_of(bytes: usize) -> u64 {
+        32 + bytes as u64
+    }
+}
+
+/// The reason for which a watch ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WatchEnd {
+    /// The change with number `needed` is not kept any more; the oldest that is has the number `oldest`.
+    TooFarBehind { needed: u64, oldest: u64 },
+    /// The place with this number, from which it was to go on, is of another history.
+    OtherHistory(u64),
+    /// There is no answer to its query, or no further watch, for this reason.
+    Refused(String),
 }
 
 /// The name of a shard in a [`ToNode::Hello`]: that of its group, and behind a slash the shard's number. The name of a

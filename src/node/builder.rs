@@ -189,7 +189,8 @@ impl NodeBuilder {
         service: R,
         options: ServeOptions,
     ) -> ServedGroup<R> {
-        let clients = Arc::new(Clients::default());
+        let durable = self.config.group(name).mode == Mode::Durable;
+        let clients = Arc::new(Clients::new(options.change_bytes, durable));
         let asks = Arc::new(AskedMembers::new(name, shard));
         let group = self.group_of(name, Served::new(service, Arc::clone(&clients)));
         let backend = Box::new(group.clone());

@@ -117,6 +117,7 @@ mod raft;
 pub mod scenario;
 mod transfer;
 mod view_log;
+mod watch;
 
 pub use client::Client;
 pub use cluster::{Cluster, NotStarted};
@@ -126,3 +127,4 @@ pub use squall_fabric::{
     hostile::Hostility,
     sim::{SimConfig, SimNet},
 };
+pub use watch::{SimWatch, WatchFrom};

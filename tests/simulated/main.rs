@@ -31,4 +31,5 @@ mod sum;
 mod suspicion;
 mod timers;
 mod views;
+mod watchers;
 mod wrong_directories;

@@ -1,7 +1,9 @@
 //! Clients from outside of a simulated durable group, whose members fail, lose power all at once, and come back. Each
 //! command is applied once, and its client is told the truth about it, also where it is sent again after all have
 //! restarted. In half of the seeds the group has shards, which move between the members, and clients know only which
-//! nodes there are. To some commands all members reply: alike, and each that had the shard all the time.
+//! nodes there are. To some commands all members reply: alike, and each that had the shard all the time. Programs that
+//! [watch](crate::watchers) see what all members have applied. In memory the same holds as long as one member has each
+//! shard's state.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -14,12 +16,15 @@ use std::{
 
 use fastrand::Rng;
 use squall::{
-    Config, Group, Mode, NodeId, QueryService, ServeOptions, Served, ShardView, Time, View,
+    Config, Group, Mode, NodeId, ServeOptions, Served, ShardView, Time, View,
     client::{Call, ClientError, Replies, SubmitAll},
     sim::{Client, Cluster, NotStarted, Options, ViewLogKind},
 };
 
-use crate::{numbers::Sequence, seeds};
+use crate::{
+    seeds,
+    watchers::{Key, Reporting, Watcher},
+};
 
 /// The number of seeds that run here.
 const SEEDS: u64 = 40;
@@ -27,14 +32,11 @@ const SEEDS: u64 = 40;
 /// The time within which all calls are over and all members serve, once nothing goes wrong any more.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-impl QueryService for Sequence {
-    type Query = ();
-    type Answer = u64;
+/// The command that comes last, which changes something.
+const LAST: u64 = 1 << 40 | 4;
 
-    fn answer(&self, _query: &()) -> u64 {
-        self.0.len() as u64
-    }
-}
+/// A command that changes nothing.
+const QUIET: u64 = 0;
 
 /// A command under way.
 struct Asked {
@@ -71,9 +73,9 @@ struct Run {
     /// The members of each shard, where there are as many nodes.
     replicas: usize,
     /// The shards' groups by node, from 1 on.
-    groups: Vec<Vec<Group<Served<Sequence>>>>,
+    groups: Vec<Vec<Group<Served<Reporting>>>>,
     /// The clients, each with a handle to each shard.
-    clients: Vec<Vec<Client<Sequence>>>,
+    clients: Vec<Vec<Client<Reporting>>>,
     asked: Vec<Asked>,
     asked_all: Vec<AskedAll>,
     /// The number of each node's starts.
@@ -81,6 +83,8 @@ struct Run {
     /// The outcome of each shard's commands.
     told: Vec<BTreeMap<u64, Result<u64, ClientError>>>,
     numbers: u64,
+    watchers: Vec<Watcher>,
+    durable: bool,
 }
 
 impl AskedAll {
@@ -106,18 +110,21 @@ impl AskedAll {
 }
 
 impl Run {
-    fn new(seed: u64) -> Run {
+    fn new(seed: u64, mode: Mode) -> Run {
         let mut rng = Rng::with_seed(seed);
-        let members = rng.u32(2..=5);
+        let durable = mode == Mode::Durable;
+        // One member that fails must not take a state in memory with it.
+        let members = rng.u32(if durable { 2 } else { 3 }..=5);
         let shards = if rng.bool() { 1 } else { rng.u32(2..=4) };
-        let replicas = if shards == 1 { members } else { rng.u32(1..=3).min(members) };
+        let fewest = if durable { 1 } else { 2 };
+        let replicas = if shards == 1 { members } else { rng.u32(fewest..=3).min(members) };
         let config = Config::builder("sessions", 1)
             .members(1..=members)
             .failure_timeout(Duration::from_millis(20))
             .restart_wait(Duration::from_millis(50))
             .storage("simulated")
             .group("sequence", |group| {
-                group.mode(Mode::Durable).shards(shards);
+                group.mode(mode).shards(shards);
                 if replicas < members {
                     group.replicas(1, Some(replicas));
                 }
@@ -126,13 +133,29 @@ impl Run {
             .expect("the configuration is valid");
         let sim = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, sim, rng.u64(..));
-        let options = ServeOptions { window: rng.u32(1..=16), ..ServeOptions::default() };
-        let node = |node| cluster.serve_sharded(NodeId(node), "sequence", |_| Sequence::default(), options);
+        let change_bytes = [200, 4000, 1 << 20][rng.usize(0..3)];
+        let options = ServeOptions { window: rng.u32(1..=16), change_bytes, ..ServeOptions::default() };
+        let node = |node| cluster.serve_sharded(NodeId(node), "sequence", |_| Reporting::default(), options);
         let groups = (1..=members).map(node).collect();
         let clients = (0..rng.usize(1..=4)).map(|_| cluster.clients_of_shards("sequence")).collect();
         let (replicas, told) = (replicas as usize, vec![BTreeMap::new(); shards as usize]);
-        let (asked, asked_all, starts) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Run { rng, cluster, options, replicas, groups, clients, asked, asked_all, starts, told, numbers: 0 }
+        let (asked, asked_all, starts, watchers) = (Vec::new(), Vec::new(), BTreeMap::new(), Vec::new());
+        let numbers = 0;
+        Run {
+            rng,
+            cluster,
+            options,
+            replicas,
+            groups,
+            clients,
+            asked,
+            asked_all,
+            starts,
+            told,
+            numbers,
+            watchers,
+            durable,
+        }
     }
 
     fn nodes(&self) -> Vec<NodeId> {
@@ -141,7 +164,7 @@ impl Run {
 
     fn launch(&mut self, node: NodeId) -> Result<(), String> {
         while !self.cluster.is_up(node) {
-            let groups = self.cluster.serve_sharded(node, "sequence", |_| Sequence::default(), self.options);
+            let groups = self.cluster.serve_sharded(node, "sequence", |_| Reporting::default(), self.options);
             self.groups[node.0 as usize - 1] = groups;
             *self.starts.entry(node).or_default() += 1;
             match self.cluster.launch(node) {
@@ -170,7 +193,15 @@ impl Run {
     /// Makes something go wrong, or well again.
     fn inject(&mut self) -> Result<(), String> {
         let node = NodeId(self.rng.u32(1..=self.groups.len() as u32));
-        match self.rng.u8(0..20) {
+        let event = self.rng.u8(0..20);
+        if !self.durable && event < 8 {
+            // Another failure may come only once the shards have all their members again.
+            if self.is_whole() {
+                self.end(node);
+            }
+            return Ok(());
+        }
+        match event {
             0 | 1 => self.end(node),
             2 | 3 => {
                 // All lose power, and come back in any order, some while others are still down.
@@ -268,9 +299,9 @@ impl Run {
             let now = self.tenures(asked.shard);
             let stayed = asked.before.iter().filter(|(node, before)| now.get(node) == Some(*before));
             for (node, _) in stayed.filter(|_| asked.is_patient) {
-                let reply = asked.replies.get(node);
-                if !matches!(reply, Some(Ok(_))) {
-                    return Err(format!("{node} had the shard all the time, and replies {reply:?} to {number}"));
+                // A client that knows only an earlier view may not have asked it.
+                if let Some(Err(error)) = asked.replies.get(node) {
+                    return Err(format!("{node} had the shard all the time, and replies to {number}: {error}"));
                 }
             }
             let told = replied.first().map_or_else(|| Err(ClientError::Unknown(String::new())), |reply| Ok(*reply));
@@ -331,10 +362,11 @@ impl Run {
     }
 
     fn verify_shard(&mut self, shard: usize) -> Result<(), String> {
-        let mut reference: Option<Vec<u64>> = None;
+        let mut reference: Option<(Vec<u64>, Vec<(Key, u64)>)> = None;
         let members = self.cluster.view(NodeId(1)).expect("all serve").shards[shard].members.clone();
         for node in members {
-            let read = self.groups[node.0 as usize - 1][shard].read(|served| served.0.clone());
+            let read =
+                self.groups[node.0 as usize - 1][shard].read(|served| (served.numbers.clone(), served.changes.clone()));
             let Some(Ok(applied)) = self.cluster.wait(PATIENCE, read) else {
                 return Err(format!("{node} reads nothing"));
             };
@@ -343,7 +375,7 @@ impl Run {
             }
             reference = Some(applied);
         }
-        let applied = reference.expect("there are members");
+        let (applied, changes) = reference.expect("there are members");
         let once: BTreeSet<u64> = applied.iter().copied().collect();
         if once.len() != applied.len() {
             let twice = once.iter().find(|number| applied.iter().filter(|other| other == number).count() > 1);
@@ -364,7 +396,65 @@ impl Run {
                 _ => {}
             }
         }
+        self.verify_watchers(shard, &changes)
+    }
+
+    /// Lets all who watch a shard see its changes up to that of a last command, and compares. Views that come meanwhile
+    /// change more.
+    fn verify_watchers(&mut self, shard: usize, changes: &[(Key, u64)]) -> Result<(), String> {
+        let last = changes.iter().rposition(|(_, value)| *value == LAST).map_or(0, |index| index as u64 + 1);
+        let Run { watchers, cluster, clients, .. } = self;
+        for watcher in watchers.iter_mut().filter(|watcher| watcher.shard == shard) {
+            let mut waited = Duration::ZERO;
+            while !(watcher.has_reached(last, cluster, clients)? || watcher.has_all(changes, last)) {
+                let slice = Duration::from_millis(5);
+                cluster.run_for(slice);
+                waited += slice;
+                if waited.subsec_millis() == 0 {
+                    // A member would send a tick, so that changes of the last view can be told.
+                    drop(clients[0][shard].submit(cluster, &QUIET, PATIENCE));
+                }
+                if waited > PATIENCE {
+                    return Err(format!("after {PATIENCE:?}, of {} changes: {watcher:?}", changes.len()));
+                }
+            }
+        }
+        let members = self.cluster.view(NodeId(1)).expect("all serve").shards[shard].members.clone();
+        let read = self.groups[members[0].0 as usize - 1][shard].read(|served| served.changes.clone());
+        let Some(Ok(changes)) = self.cluster.wait(PATIENCE, read) else {
+            return Err(format!("{} reads nothing", members[0]));
+        };
+        for watcher in self.watchers.iter().filter(|watcher| watcher.shard == shard) {
+            watcher.verify(&changes, self.options.change_bytes)?;
+            if !watcher.has_all(&changes, last) {
+                return Err(format!("of {} changes: {watcher:?}", changes.len()));
+            }
+        }
         Ok(())
+    }
+
+    /// Lets some of those who watch go on.
+    fn watch(&mut self) -> Result<(), String> {
+        let Run { rng, watchers, cluster, clients, told, .. } = self;
+        if watchers.len() < 8 && rng.u8(0..4) == 0 {
+            watchers.push(Watcher::new(rng, cluster, clients, told.len()));
+        }
+        for watcher in watchers {
+            match rng.u8(0..10) {
+                0 => watcher.turn(cluster, clients),
+                1..=4 => watcher.take([1, 3, 1000][rng.usize(0..3)], cluster, clients)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Submits a last command to each shard, whose change all who watch wait for.
+    fn submit_last(&mut self) {
+        for shard in 0..self.told.len() {
+            let call = self.clients[0][shard].submit(&mut self.cluster, &LAST, Duration::from_secs(60));
+            self.asked.push(Asked { shard, number: LAST, call: Box::pin(call) });
+        }
     }
 
     fn play(&mut self) -> Result<(), String> {
@@ -383,7 +473,10 @@ impl Run {
             }
             self.hear();
             self.hear_all()?;
+            self.watch()?;
         }
+        self.settle()?;
+        self.submit_last();
         self.settle()?;
         self.verify()
     }
@@ -391,5 +484,10 @@ impl Run {
 
 #[test]
 fn each_command_of_a_client_is_applied_once_and_what_it_is_told_is_true() {
-    seeds::run_all(seeds::seeds(SEEDS), |seed| Run::new(seed).play());
+    seeds::run_all(seeds::seeds(SEEDS), |seed| Run::new(seed, Mode::Durable).play());
+}
+
+#[test]
+fn clients_and_watches_of_groups_in_memory_go_on_at_other_members() {
+    seeds::run_all(seeds::seeds(SEEDS), |seed| Run::new(seed, Mode::Ordered).play());
 }

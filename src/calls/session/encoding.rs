@@ -1,13 +1,15 @@
 //! The byte form of the table of sessions, in a copy of a group's state.
 //!
 //! ```text
-//!  version u8 = 2 │ opened u64 │ sessions u32 │ session …
+//!  version u8 = 3 │ opened u64 │ sessions u32 │ session …
 //!   session:  number u64 │ key u64 │ holder u64 │ window u32 │ reply_bytes u32 │ acknowledged u64 │ acts u64 │
 //!             answers u32 │ answer …
 //!  answer:   number u64 │ kind u8 (0 reply, 1 no command, 2 no reply, 3 skipped) │ length u32 │ reply …
 //! ```
 //!
-//! Version 1 has no holders, and is read as if all were trusted. Everything is little-endian, sessions and answers are
+//! Behind the table stand the changes that watches are told (`src/clients/serve/history.rs`). Version 2 has none behind
+//! it, and is read as of a group in which nothing has changed. Version 1 has no holders either, and is read as if all
+//! were trusted. Everything is little-endian, sessions and answers are
 //! in the order of their numbers: equal tables have equal bytes.
 
 use std::{
@@ -18,7 +20,10 @@ use std::{
 
 use super::table::{MAX_WINDOW, RequestOutcome, Session, Sessions};
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+
+/// The version without changes behind it.
+const WITHOUT_CHANGES: u8 = 2;
 
 /// The version without holders.
 const WITHOUT_HOLDERS: u8 = 1;
@@ -62,9 +67,10 @@ impl Sessions {
         Ok(())
     }
 
-    pub(crate) fn read(from: &mut dyn Read) -> Result<Sessions, SessionsError> {
+    /// Reads a table, and tells whether the changes stand behind it.
+    pub(crate) fn read(from: &mut dyn Read) -> Result<(Sessions, bool), SessionsError> {
         let [version] = take(from)?;
-        if ![VERSION, WITHOUT_HOLDERS].contains(&version) {
+        if ![VERSION, WITHOUT_CHANGES, WITHOUT_HOLDERS].contains(&version) {
             return Err(SessionsError::Version(version));
         }
         let opened = u64::from_le_bytes(take(from)?);
@@ -79,7 +85,7 @@ impl Sessions {
             last = number;
             open.insert(number, read_session(from, version)?);
         }
-        Ok(Sessions { opened, open })
+        Ok((Sessions { opened, open }, version == VERSION))
     }
 }
 

@@ -64,7 +64,7 @@ type Then = Box<dyn FnOnce(Result<Vec<u8>, ClientError>) + Send>;
 
 impl Resolve {
     pub(crate) fn new<T: Portable>() -> (Call<T>, Resolve) {
-        Resolve::of(decode::<T>)
+        Resolve::of(|bytes| decode(&bytes))
     }
 
     /// Makes a call whose result are the bytes as they travelled.
@@ -141,9 +141,9 @@ impl<T: Portable> Call<T> {
         let slot = Arc::new(Lock::default());
         if own.submit.failure().is_some_and(SubmitError::is_elsewhere) {
             (own.otherwise)(Resolve::Call(Arc::clone(&slot)));
-            return Call { slot, own: None, deadline: None, decode };
+            return Call { slot, own: None, deadline: None, decode: |bytes| decode(&bytes) };
         }
-        Call { slot, own: Some(own), deadline: None, decode }
+        Call { slot, own: Some(own), deadline: None, decode: |bytes| decode(&bytes) }
     }
 
     /// Polls the submit of this process' own member. Pending, without it, once the command goes another way.
@@ -225,8 +225,8 @@ impl<T: Portable> Future for Call<T> {
 impl<T> Unpin for Call<T> {}
 
 /// Decodes a value that travelled as bytes.
-fn decode<T: Portable>(bytes: Vec<u8>) -> Result<T, ClientError> {
-    query::decode(&bytes).map_err(ClientError::Reply)
+pub(crate) fn decode<T: Portable>(bytes: &[u8]) -> Result<T, ClientError> {
+    query::decode(bytes).map_err(ClientError::Reply)
 }
 
 #[cfg(all(test, not(squall_loom)))]

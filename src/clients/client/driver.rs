@@ -18,8 +18,9 @@ use squall_services::{Caller, ControlStream, DialTarget, Service, StreamReader, 
 use super::{
     call::{Call, Resolve},
     core::ClientCore,
-    effect::{Ask, CallId, ClientEffect, MemberCall},
+    effect::{Ask, CallId, ClientEffect, MemberCall, WatchEvent, WatchId, WatchRequest},
     error::ClientError,
+    watch_queue::WatchFeed,
 };
 use crate::clients::{
     contacts::Contacts,
@@ -39,6 +40,10 @@ const REPLY_BYTES: usize = 1 << 30;
 enum DriverEvent {
     Call(CallId, Ask, Time, Resolve),
     Learn(Members),
+    Watch(WatchId, WatchRequest, WatchFeed),
+    Unwatch(WatchId),
+    /// The application has taken changes of this cost.
+    Taken(WatchId, u64),
     /// An established connection, with the number of the attempt.
     Connected(u64, Box<ControlStream>),
     Heard(u64, ToClient),
@@ -86,6 +91,7 @@ impl Driver {
             caller,
             to_self: events.clone(),
             calls: BTreeMap::new(),
+            watches: BTreeMap::new(),
             waiting: Arc::clone(&waiting),
             attempt: 0,
             connection: None,
@@ -121,6 +127,25 @@ impl Driver {
     }
 }
 
+impl Driver {
+    /// Begins a watch. If the client's thread is gone, the returned event is dropped, and that ends the watch; so it
+    /// is with the next two.
+    pub(super) fn watch(&self, watch: WatchRequest, feed: WatchFeed) -> WatchId {
+        let id = WatchId(self.next.fetch_add(1, Ordering::Relaxed));
+        let _ = self.events.send(DriverEvent::Watch(id, watch, feed));
+        id
+    }
+
+    pub(super) fn unwatch(&self, id: WatchId) {
+        let _ = self.events.send(DriverEvent::Unwatch(id));
+    }
+
+    /// Notes that the application has taken changes of this cost.
+    pub(super) fn taken(&self, id: WatchId, cost: u64) {
+        let _ = self.events.send(DriverEvent::Taken(id, cost));
+    }
+}
+
 impl Drop for Driver {
     fn drop(&mut self) {
         // The thread may have ended by a panic.
@@ -137,6 +162,7 @@ struct Threads {
     caller: Caller,
     to_self: Sender<DriverEvent>,
     calls: BTreeMap<CallId, Resolve>,
+    watches: BTreeMap<WatchId, WatchFeed>,
     waiting: Arc<AtomicUsize>,
     /// The number of the latest attempt to connect: reports of earlier ones are out of date.
     attempt: u64,
@@ -160,6 +186,15 @@ impl Threads {
                 Ok(DriverEvent::ToldAt(node, call, result)) => {
                     self.core.told_at(now, node, call, result, &mut effects);
                 }
+                Ok(DriverEvent::Watch(id, watch, feed)) => {
+                    self.watches.insert(id, feed);
+                    self.core.watch(now, id, watch, &mut effects);
+                }
+                Ok(DriverEvent::Unwatch(id)) => {
+                    self.watches.remove(&id);
+                    self.core.unwatch(id, &mut effects);
+                }
+                Ok(DriverEvent::Taken(id, cost)) => self.core.taken(id, cost, &mut effects),
                 Ok(DriverEvent::Connected(attempt, stream)) if attempt == self.attempt => {
                     match connect(*stream, attempt, &self.to_self) {
                         Ok(connection) => {
@@ -214,6 +249,13 @@ impl Threads {
                 }
                 ClientEffect::AskAt { call, member, ask, deadline } => self.ask_at(call, member, ask, deadline),
                 ClientEffect::Forget(node) => _ = self.pinned.remove(&node),
+                ClientEffect::Watch(id, event) => {
+                    let is_over = matches!(event, WatchEvent::Ended(_));
+                    if let Some(feed) = self.watches.get(&id) {
+                        feed.feed(event);
+                    }
+                    is_over.then(|| self.watches.remove(&id));
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The calls that a client's protocol takes, and the actions that it asks for.
+//! The calls and watches that a client's protocol takes, and the actions that it asks for.
 
 use squall_fabric::{NodeId, Time};
 use squall_services::DialTarget;
@@ -6,7 +6,10 @@ use squall_services::DialTarget;
 use super::error::ClientError;
 use crate::{
     calls::session::SessionId,
-    clients::wire::{Consistency, ToNode},
+    clients::{
+        changes::ChangePlace,
+        wire::{Consistency, ToNode, ToldChange, WatchStart},
+    },
 };
 
 /// The name of a call.
@@ -44,6 +47,32 @@ pub(crate) enum MemberCall {
     Probe,
 }
 
+/// The name of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WatchId(pub(crate) u64);
+
+/// A watch that the application asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct WatchRequest {
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) start: WatchStart,
+    /// The bytes of changes that may wait for the application. One change may exceed them.
+    pub(crate) window: u64,
+    /// The time by which it must have begun.
+    pub(crate) begin_by: Time,
+}
+
+/// An event of a watch.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum WatchEvent {
+    /// The watch has begun behind this place, with the answer to its query. It comes once.
+    Began(ChangePlace, Option<Vec<u8>>),
+    /// Changes up to this place.
+    Changes(ChangePlace, Vec<ToldChange>),
+    /// The last event.
+    Ended(ClientError),
+}
+
 /// An action for the client's threads.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ClientEffect {
@@ -64,4 +93,15 @@ pub(crate) enum ClientEffect {
     AskAt { call: MemberCall, member: DialTarget, ask: Ask, deadline: Time },
     /// End the connection to this member alone, if there is one.
     Forget(NodeId),
+    /// Something has happened to a watch.
+    Watch(WatchId, WatchEvent),
+}
+
+impl Ask {
+    /// Returns the effect that asks a query, if it is one.
+    pub(super) fn query(&self, id: CallId) -> Option<ClientEffect> {
+        let (Ask::Query(consistency, query) | Ask::TryQuery(consistency, query)) = self else { return None };
+        let (number, consistency, query) = (id.0, *consistency, query.clone());
+        Some(ClientEffect::Send(ToNode::Query { number, consistency, query }))
+    }
 }

@@ -1,6 +1,6 @@
 //! The errors of a client's calls.
 
-use crate::calls::error::SubmitError;
+use crate::{calls::error::SubmitError, clients::wire::WireOutcome};
 
 /// A reason for which a command or a query of a client failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,6 +81,28 @@ pub enum ClientError {
     /// The system gave no thread, or the client's arguments can't be right.
     #[error("the client could not start: {0}")]
     Start(String),
+    /// The member could not begin the watch, or answer its query, for the reason in this sentence.
+    #[error("the watch did not begin: {0}")]
+    NotWatched(String),
+    /// The group does not keep the next change of the watch any more.
+    #[error(
+        "the watch is too far behind: the next change is number {needed}, and the group keeps those from {oldest} on: take a new copy \
+         with `watch_with_query`, or keep more (`change_bytes`)"
+    )]
+    TooFarBehind {
+        /// The number of the next change.
+        needed: u64,
+        /// The number of the oldest change that is kept.
+        oldest: u64,
+    },
+    /// The place behind which the watch was to go on is of another group, or of one that has begun anew since.
+    #[error(
+        "the watch can't go on behind change {number}: the group's history is another one, so take a new copy with `watch_with_query`"
+    )]
+    OtherHistory {
+        /// The number of the change at that place.
+        number: u64,
+    },
 }
 
 impl From<SubmitError> for ClientError {
@@ -101,6 +123,24 @@ impl From<SubmitError> for ClientError {
 }
 
 impl ClientError {
+    /// Returns the reply of a command that was delivered, or the reason for which there is none.
+    pub(super) fn of_outcome(outcome: WireOutcome) -> Result<Vec<u8>, ClientError> {
+        match outcome {
+            WireOutcome::Reply(bytes) => Ok(bytes),
+            WireOutcome::NoCommand => Err(ClientError::Invalid),
+            WireOutcome::NoReply => Err(ClientError::NoReply),
+            WireOutcome::Skipped => Err(ClientError::Skipped),
+        }
+    }
+
+    /// Makes the error of a command that is longer than the group takes of a client.
+    pub(super) fn too_long(max: usize) -> ClientError {
+        ClientError::Rejected(format!(
+            "it is longer than {max} bytes, the most that the group takes of a client; divide it, or raise `request_bytes` \
+             of its `ServeOptions`, up to what it takes of a member (`bulk_reserve`)"
+        ))
+    }
+
     /// Tells whether it is certain that no member applies the command, so that it may be submitted again.
     pub fn is_not_applied(&self) -> bool {
         match self {
@@ -111,7 +151,10 @@ impl ClientError {
             | ClientError::Invalid
             | ClientError::Skipped
             | ClientError::Query(_)
-            | ClientError::Start(_) => true,
+            | ClientError::Start(_)
+            | ClientError::NotWatched(_)
+            | ClientError::TooFarBehind { .. }
+            | ClientError::OtherHistory { .. } => true,
             ClientError::Deadline { sent, .. } | ClientError::Closed { sent } => !sent,
             ClientError::NoReply
             | ClientError::Reply(_)

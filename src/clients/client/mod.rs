@@ -49,6 +49,10 @@ mod replies;
 mod shards;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
+mod watch;
+mod watch_queue;
+mod watches;
+mod watching;
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
@@ -62,6 +66,15 @@ pub use self::{
     raw::{Codec, RawClient, RawShards},
     replies::{AgreementError, Replies, SubmitAll},
     shards::{Connecting, Shards},
+    watch::{Change, Watch, Watching},
+};
+#[cfg(feature = "sim")]
+pub(crate) use self::{
+    call::decode,
+    core::ClientCore,
+    effect::{CallId, ClientEffect, MemberCall, WatchId, WatchRequest},
+    watch::typed,
+    watch_queue::{WatchFeed, WatchReader},
 };
 pub(crate) use self::{
     call::{OwnSubmit, Resolve},
@@ -69,11 +82,6 @@ pub(crate) use self::{
     driver::Driver,
     effect::Ask,
     lazy_driver::LazyDriver,
-};
-#[cfg(feature = "sim")]
-pub(crate) use self::{
-    core::ClientCore,
-    effect::{CallId, ClientEffect, MemberCall},
 };
 use crate::{
     calls::submit::Submit,

@@ -12,8 +12,8 @@ use std::{
 use squall_fabric::NodeId;
 use squall_runtime::blocking;
 
-use super::{error::ClientError, gathering::Gathering};
-use crate::clients::query::{self, Portable};
+use super::{call::decode, error::ClientError, gathering::Gathering};
+use crate::clients::query::Portable;
 
 /// A command for all members under way, and the [`Replies`] that will come.
 ///
@@ -47,7 +47,7 @@ impl<T: Portable> Future for SubmitAll<T> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Replies<T>, ClientError>> {
         let members = ready!(self.gathering.poll_members(context))?;
         let gathering = Arc::clone(&self.gathering);
-        Poll::Ready(Ok(Replies { gathering, members, decode: Arc::new(decode) }))
+        Poll::Ready(Ok(Replies { gathering, members, decode: Arc::new(|bytes| decode(bytes)) }))
     }
 }
 
@@ -173,10 +173,6 @@ fn agree<T: PartialEq>(replies: BTreeMap<NodeId, Result<T, ClientError>>) -> Res
         return Err(AgreementError::Differ { groups: groups.into_iter().map(|(_, members)| members).collect() });
     }
     groups.pop().map(|(reply, _)| reply).ok_or(AgreementError::NoReply { error })
-}
-
-fn decode<T: Portable>(bytes: &[u8]) -> Result<T, ClientError> {
-    query::decode(bytes).map_err(ClientError::Reply)
 }
 
 #[cfg(all(test, not(squall_loom)))]

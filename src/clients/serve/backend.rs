@@ -18,6 +18,7 @@ use crate::{
         submit::Sending,
     },
     clients::{
+        changes::ChangePlace,
         query::{JsonForm, QueryService},
         wire::{Consistency, Members, ToClient},
     },
@@ -43,6 +44,10 @@ pub(crate) trait Backend: Send + Sync {
     /// Tells a listener the answers of a session, from the number `first` on, that were given here. `permit` is held
     /// until then.
     fn answers(&self, session: SessionId, first: u64, outbox: Arc<Outbox>, permit: Permit);
+
+    /// Makes the replica answer a query, linearizably. The answer is handed on whenever it comes, with the place of the
+    /// last change that it shows.
+    fn query_at_place(&self, query: Vec<u8>, then: Then<(QueryResult, ChangePlace)>);
 
     /// Returns each session with the number of its messages that were delivered here.
     fn acts(&self) -> Read<Vec<(SessionId, u64)>>;
@@ -94,7 +99,7 @@ impl<R: QueryService> Backend for Group<Served<R>> {
     fn answers(&self, session: SessionId, first: u64, outbox: Arc<Outbox>, permit: Permit) {
         // A read shows the session to which its client has been told, and waits for the disks of a durable group.
         let read = self.read(move |served| served.answers(session, first));
-        when_answered(read, move |answers| {
+        let then = move |answers: Result<Vec<ToClient>, ReadError>| {
             drop(permit);
             outbox.end_ask();
             match answers {
@@ -104,7 +109,12 @@ impl<R: QueryService> Backend for Group<Served<R>> {
                     outbox.close();
                 }
             }
-        });
+        };
+        Asking::begin(read, Box::new(then));
+    }
+
+    fn query_at_place(&self, query: Vec<u8>, then: Then<(QueryResult, ChangePlace)>) {
+        Asking::begin(self.read(move |served| (answer(&**served, &query), served.place())), then);
     }
 
     fn acts(&self) -> Read<Vec<(SessionId, u64)>> {
@@ -131,12 +141,7 @@ pub(crate) fn ask<R: QueryService>(
         Consistency::Linearizable => group.read(look),
         Consistency::Local => group.peek(look),
     };
-    when_answered(read, then);
-}
-
-/// Hands on the result of a read whenever it comes.
-fn when_answered<T: Send + 'static>(read: Read<T>, then: impl FnOnce(Result<T, ReadError>) + Send + 'static) {
-    Arc::new(Asking(Lock::new(Some((read, Box::new(then)))))).wake();
+    Asking::begin(read, Box::new(then));
 }
 
 fn answer<R: QueryService>(replica: &R, query: &[u8]) -> QueryResult {
@@ -151,7 +156,14 @@ fn answer<R: QueryService>(replica: &R, query: &[u8]) -> QueryResult {
 /// A read that waits for its answer, on no thread: the thread that wakes it polls it. None once the answer has come.
 struct Asking<T>(Lock<Option<(Read<T>, Then<T>)>>);
 
-type Then<T> = Box<dyn FnOnce(Result<T, ReadError>) + Send>;
+/// A function that takes an answer.
+pub(super) type Then<T> = Box<dyn FnOnce(Result<T, ReadError>) + Send>;
+
+impl<T: Send + 'static> Asking<T> {
+    fn begin(read: Read<T>, then: Then<T>) {
+        Arc::new(Asking(Lock::new(Some((read, then))))).wake();
+    }
+}
 
 impl<T: Send + 'static> Wake for Asking<T> {
     fn wake(self: Arc<Self>) {

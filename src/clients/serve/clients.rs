@@ -7,13 +7,14 @@ use std::{
 
 use squall_fabric::sync::Lock;
 
-use super::outbox::Outbox;
+use super::{change_hub::ChangeHub, outbox::Outbox};
 use crate::clients::wire::ToClient;
 
 /// The places to which the answers of sessions go. Clients of other nodes are not in it.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     state: Lock<ClientsState>,
+    pub(super) changes: ChangeHub,
 }
 
 #[derive(Debug, Default)]
@@ -27,6 +28,12 @@ struct ClientsState {
 }
 
 impl Clients {
+    /// Makes the clients of a group that keeps changes of so many bytes. `durable` says whether its messages can be
+    /// undone at first.
+    pub(crate) fn new(change_bytes: usize, durable: bool) -> Clients {
+        Clients { state: Lock::default(), changes: ChangeHub::new(change_bytes, durable) }
+    }
+
     /// Adds a client.
     pub(crate) fn connect(&self, outbox: &Arc<Outbox>) {
         let mut state = self.state.lock();

@@ -21,6 +21,7 @@ use super::{
     budget::Permit,
     outbox::Outbox,
     server::{ServedEntry, Server},
+    watching::{AskedWatch, ConnectionWatches},
 };
 use crate::{
     calls::{
@@ -29,7 +30,7 @@ use crate::{
     },
     clients::{
         query::{JsonForm, Transcode},
-        wire::{self, Members, ShardName, ToClient, ToNode, VERSION},
+        wire::{self, Members, ShardName, ToClient, ToNode, VERSION, WatchEnd},
     },
 };
 
@@ -38,6 +39,9 @@ const MAX_QUERIES: usize = 1024;
 
 /// The most application bytes of a message of a client that has not named its group yet.
 const HELLO_BYTES: usize = 0;
+
+/// The answer to a client that watches in another form than rkyv's.
+const NO_WATCHES_IN_JSON: &str = "changes are told in rkyv's form only: watch with a client in Rust";
 
 /// The time after which a client that reads nothing is given up.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
@@ -109,6 +113,7 @@ pub(crate) struct ConnectedClient {
     attached: Option<u64>,
     /// The key of the session in which the client listens to this node's answers.
     listens: Option<u64>,
+    watches: ConnectionWatches,
 }
 
 /// A message of a client for the group.
@@ -165,15 +170,22 @@ impl ConnectedClient {
             }
         };
         form.into_iter().for_each(|form| outbox.set_form(form));
-        let is_welcome = entry.welcome(outbox);
-        let outbox = Arc::clone(outbox);
-        Ok(is_welcome.then_some(ConnectedClient { entry, access, outbox, form, attached: None, listens: None }))
+        let (is_welcome, watches) = (entry.welcome(outbox), ConnectionWatches::new(&entry.clients));
+        let (outbox, attached, listens) = (Arc::clone(outbox), None, None);
+        Ok(is_welcome.then_some(ConnectedClient { entry, access, outbox, form, attached, listens, watches }))
     }
 
     /// Handles a message of the client. Returns the message for its group, if there is one.
     pub(crate) fn hear(&mut self, message: ToNode, permit: Permit) -> Result<Option<ForGroup>, FrameError> {
         let options = &self.entry.options;
-        let is_of_session = !matches!(message, ToNode::Hello { .. } | ToNode::Query { .. } | ToNode::Ping);
+        let is_of_session = matches!(
+            message,
+            ToNode::Open { .. }
+                | ToNode::Resume { .. }
+                | ToNode::Request { .. }
+                | ToNode::Touch { .. }
+                | ToNode::Close { .. }
+        );
         if is_of_session && let Err(denied) = self.access.check(Call::Command, Some(&self.entry.name)) {
             self.outbox.push(ToClient::Denied { only_commands: true, why: denied.to_string() });
             return Ok(None);
@@ -223,6 +235,25 @@ impl ConnectedClient {
                 return Ok(None);
             }
             ToNode::Listen { session, first } => return self.listen(session, first, permit).map(|()| None),
+            ToNode::Watch { number, prefix, start, credit } => {
+                self.entry.count_call();
+                if self.form.is_some() {
+                    let why = WatchEnd::Refused(NO_WATCHES_IN_JSON.to_owned());
+                    self.outbox.push(ToClient::WatchEnded { number, why });
+                    return Ok(None);
+                }
+                let watch = AskedWatch { number, prefix, start, credit, permit };
+                self.watches.begin(&self.entry, &self.outbox, watch);
+                return Ok(None);
+            }
+            ToNode::More { number, credit } => {
+                self.watches.more(number, credit);
+                return Ok(None);
+            }
+            ToNode::Unwatch { number } => {
+                self.watches.end(number);
+                return Ok(None);
+            }
         };
         Ok(Some(ForGroup { command, trailer, kind, permit }))
     }

@@ -16,9 +16,11 @@
 mod all_tests;
 mod backend;
 mod budget;
+mod change_hub;
 mod clients;
 mod connection;
 mod handle;
+mod history;
 #[cfg(all(test, not(squall_loom)))]
 mod json_tests;
 mod options;
@@ -31,6 +33,9 @@ mod server;
 mod sharded_tests;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
+#[cfg(all(test, not(squall_loom)))]
+mod watch_tests;
+mod watching;
 
 pub(crate) use self::{
     backend::ask,

@@ -24,6 +24,9 @@ pub struct ServeOptions {
     pub request_bytes: usize,
     /// The number of bytes that a client may leave unread; beyond, its connection ends, and it may come again.
     pub unread_bytes: usize,
+    /// The bytes of changes that are kept for clients that [watch](crate::Watched), in the whole group, or in each of
+    /// its shards. A watch that is further behind ends. They are part of the replica's state, and so of its copies.
+    pub change_bytes: usize,
 }
 
 impl Default for ServeOptions {
@@ -35,6 +38,7 @@ impl Default for ServeOptions {
             session_timeout: Duration::from_secs(60),
             request_bytes: 1 << 20,
             unread_bytes: 4 << 20,
+            change_bytes: 4 << 20,
         }
     }
 }

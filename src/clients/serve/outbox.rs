@@ -15,7 +15,7 @@ use squall_fabric::{
     sync::{Condition, Lock},
 };
 
-use super::budget::Budget;
+use super::{budget::Budget, change_hub::WatchSignal};
 use crate::clients::{
     query::JsonForm,
     wire::{ToClient, WireOutcome},
@@ -37,6 +37,8 @@ pub(crate) struct Outbox {
     asked: AtomicUsize,
     /// The time of the client's last message, in nanoseconds.
     heard: AtomicU64,
+    /// The signal to give when there is room again for changes, once the client watches.
+    room: OnceLock<Arc<WatchSignal>>,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +47,8 @@ struct OutboxState {
     bytes: usize,
     /// The bytes that were taken and are being written.
     writing: usize,
+    /// Whether changes wait for room.
+    is_short: bool,
     closed: bool,
 }
 
@@ -54,9 +58,10 @@ const MESSAGE_BYTES: usize = 64;
 fn bytes(message: &ToClient) -> usize {
     MESSAGE_BYTES
         + match message {
-            ToClient::Answered { result: WireOutcome::Reply(bytes), .. } | ToClient::Told { answer: Ok(bytes), .. } => {
-                bytes.len()
-            }
+            ToClient::Answered { result: WireOutcome::Reply(bytes), .. }
+            | ToClient::Told { answer: Ok(bytes), .. }
+            | ToClient::Watching { answer: Some(bytes), .. } => bytes.len(),
+            ToClient::Changes { changes, .. } => changes.iter().map(|change| change.cost() as usize).sum(),
             _ => 0,
         }
 }
@@ -73,6 +78,7 @@ impl Outbox {
             form: OnceLock::new(),
             asked: AtomicUsize::new(0),
             heard: AtomicU64::new(now.as_nanos()),
+            room: OnceLock::new(),
         }
     }
 
@@ -172,6 +178,9 @@ impl Outbox {
     pub(crate) fn take(&self) -> Option<VecDeque<ToClient>> {
         let mut state = self.state.lock();
         self.budget.sub_unread(std::mem::take(&mut state.writing));
+        if std::mem::take(&mut state.is_short) {
+            self.room.get().into_iter().for_each(|signal| signal.ring());
+        }
         loop {
             if !state.messages.is_empty() {
                 state.writing = std::mem::take(&mut state.bytes);
@@ -191,6 +200,19 @@ impl Outbox {
         self.budget.sub_unread(std::mem::take(&mut state.bytes));
         let messages = std::mem::take(&mut state.messages);
         (!messages.is_empty() || !state.closed).then_some(messages)
+    }
+
+    /// Sets the signal that is given when there is room again for changes.
+    pub(super) fn signal_room(&self, signal: &Arc<WatchSignal>) {
+        // All watches of a client have one signal.
+        let _ = self.room.set(Arc::clone(signal));
+    }
+
+    /// Tells whether there is room for changes, which leave half of the box to answers. If not, it is signalled.
+    pub(super) fn has_room(&self) -> bool {
+        let mut state = self.state.lock();
+        state.is_short = state.bytes + state.writing > self.max_bytes / 2;
+        !state.is_short
     }
 
     /// Counts a query that will be [answered](Outbox::answer), unless `max` queries wait already.

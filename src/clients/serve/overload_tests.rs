@@ -19,7 +19,7 @@ use squall_services::ControlStream;
 
 use super::{
     Clients, ServeOptions, ServedEntry, Server,
-    backend::{Backend, Query},
+    backend::{Backend, Query, QueryResult, Then},
     budget::Permit,
     outbox::Outbox,
 };
@@ -32,6 +32,7 @@ use crate::{
     },
     clients::{
         asked_members::AskedMembers,
+        changes::ChangePlace,
         wire::{self, Consistency, ToClient, ToNode, VERSION},
     },
 };
@@ -90,6 +91,10 @@ impl Backend for Arc<Slow> {
 
     fn answers(&self, _: SessionId, _: u64, outbox: Arc<Outbox>, _: Permit) {
         outbox.end_ask();
+    }
+
+    fn query_at_place(&self, _: Vec<u8>, _: Then<(QueryResult, ChangePlace)>) {
+        unreachable!("no client watches")
     }
 
     fn acts(&self) -> Read<Vec<(SessionId, u64)>> {

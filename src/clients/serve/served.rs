@@ -12,13 +12,14 @@ use std::{
 use rkyv::{Archived, api::high::to_bytes_in, rancor, rancor::Source, util::AlignedVec};
 use squall_ordered::{Message, log::Hlc};
 
-use super::clients::Clients;
+use super::{clients::Clients, history::ChangeHistory};
 use crate::{
     calls::{
         envelope::Envelope,
         session::{Refusal, RequestOutcome, RequestVerdict, SessionId, Sessions, TICK, Trailer},
     },
     clients::{
+        changes::{ChangePlace, Changes},
         query::QueryService,
         wire::{ToClient, WireOutcome},
     },
@@ -42,6 +43,10 @@ pub struct Served<R> {
     replica: R,
     sessions: Sessions,
     clients: Arc<Clients>,
+    /// The stamp of the last message.
+    last: Stamp,
+    /// The changes that the application is reporting.
+    changes: Changes,
     /// The messages for clients that wait until their version can't be undone, in a durable group.
     held: VecDeque<HeldMessage>,
     /// The requests that this replica has not applied itself, since their answers came with the state: the numbers of
@@ -71,8 +76,16 @@ enum Audience {
 
 impl<R> Served<R> {
     pub(crate) fn new(replica: R, clients: Arc<Clients>) -> Served<R> {
-        let (sessions, held, not_applied) = (Sessions::default(), VecDeque::new(), BTreeSet::new());
-        Served { replica, sessions, clients, held, not_applied, encoded: AlignedVec::new() }
+        Served {
+            replica,
+            sessions: Sessions::default(),
+            clients,
+            last: Stamp { time: Hlc(0), version: None },
+            changes: Changes::default(),
+            held: VecDeque::new(),
+            not_applied: BTreeSet::new(),
+            encoded: AlignedVec::new(),
+        }
     }
 
     /// Makes a replica to which no client is connected: for [earlier states](crate::Group::at_version) of a group that
@@ -96,6 +109,16 @@ impl<R> Served<R> {
     /// Returns the table.
     pub(super) fn sessions(&self) -> &Sessions {
         &self.sessions
+    }
+
+    /// Returns the place of the last change.
+    pub(super) fn place(&self) -> ChangePlace {
+        self.clients.changes.place()
+    }
+
+    fn note(&mut self, stamp: Stamp) {
+        self.last = stamp;
+        self.clients.changes.pass(stamp.time);
     }
 }
 
@@ -126,6 +149,7 @@ impl<R: QueryService> Service for Served<R> {
         stamp: Stamp,
         scratch: &mut AlignedVec,
     ) -> Result<Option<R::Reply>, Invalid> {
+        self.note(stamp);
         let (bytes, trailer) = Trailer::split(settled(&message.payload, scratch)).map_err(rancor::Error::new)?;
         let at = stamp.of(message);
         match trailer {
@@ -149,7 +173,10 @@ impl<R: QueryService> Service for Served<R> {
                 self.apply(bytes, &at)?;
             }
             // One that is not the first that is due carries the time, and no command.
-            Trailer::Tick | Trailer::FollowUp { .. } => wake(&mut self.replica, &at),
+            Trailer::Tick | Trailer::FollowUp { .. } => {
+                wake(&mut self.replica, &at);
+                self.report(stamp.version);
+            }
         }
         Ok(None)
     }
@@ -158,6 +185,7 @@ impl<R: QueryService> Service for Served<R> {
     /// carried out. A client's request gets an answer that says that it was skipped, so that it is not applied when it
     /// comes again.
     fn skip(&mut self, message: &Message<'_>, stamp: Stamp, scratch: &mut AlignedVec) -> Result<(), Invalid> {
+        self.note(stamp);
         scratch.resize(message.payload.len(), 0);
         message.payload.read(scratch);
         match Trailer::split(scratch).map_err(rancor::Error::new)? {
@@ -195,17 +223,26 @@ impl<R: QueryService> Service for Served<R> {
         }
     }
 
-    /// Writes the table first: its end is known from its own bytes.
+    /// Writes the table and the changes first: their end is known from their own bytes.
     fn snapshot(&self) -> Snapshot {
-        let sessions = self.sessions.clone();
-        self.replica.snapshot().behind(move |to| sessions.write(to))
+        let (sessions, history, last) = (self.sessions.clone(), self.clients.changes.history(), self.last);
+        self.replica.snapshot().behind(move |to| {
+            sessions.write(to)?;
+            history.write(last, to)
+        })
     }
 
     fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
         let mut from = BufReader::new(from);
-        let sessions = Sessions::read(&mut from).map_err(io::Error::other)?;
+        let (sessions, has_changes) = Sessions::read(&mut from).map_err(io::Error::other)?;
+        let (last, history) = match has_changes {
+            true => self.clients.changes.read(&mut from)?,
+            false => (Stamp { time: Hlc(0), version: None }, ChangeHistory::default()),
+        };
         self.replica.restore(&mut from)?;
         self.sessions = sessions;
+        self.last = last;
+        self.clients.changes.restore(history, last.time);
         self.held.clear();
         self.not_applied = self.sessions.all_kept().collect();
         Ok(())
@@ -215,6 +252,7 @@ impl<R: QueryService> Service for Served<R> {
         while let Some(held) = self.held.pop_front_if(|held| held.version <= version) {
             self.tell_now(held.key, held.audience, || held.message);
         }
+        self.clients.changes.persisted(version);
     }
 
     fn wake_at(&self) -> Option<Hlc> {
@@ -242,6 +280,8 @@ impl<R: QueryService> Service for Served<R> {
 
     fn view_changed(&mut self, change: &ViewChange) {
         self.replica.view_changed(change);
+        // A view has no version of its own: only the message behind it says that it can't be undone.
+        self.report(Some(self.last.version.unwrap_or_default() + 1).filter(|_| self.clients.changes.is_durable()));
     }
 }
 
@@ -270,7 +310,18 @@ impl<R> Served<R> {
 impl<R: QueryService> Served<R> {
     fn apply(&mut self, command: &[u8], at: &Applied) -> Result<R::Reply, Invalid> {
         let command = rkyv::access::<Archived<R::Command>, rancor::Error>(command)?;
-        Ok(self.replica.apply(command, at))
+        let reply = self.replica.apply(command, at);
+        self.report(at.version);
+        Ok(reply)
+    }
+
+    /// Takes the changes that the application reports. They can be undone as long as this version can.
+    fn report(&mut self, version: Option<u64>) {
+        self.replica.take_changes(&mut self.changes);
+        let changes = self.changes.take();
+        if !changes.is_empty() {
+            self.clients.changes.append(changes, self.last.time, version.unwrap_or_default());
+        }
     }
 
     fn request(&mut self, session: SessionId, number: u64, acknowledged: u64, command: &[u8], at: &Applied) {

@@ -20,6 +20,7 @@ use squall_services::ControlStream;
 use super::{
     backend::Backend,
     budget::{Budget, Permit},
+    change_hub::WatchSignal,
     clients::Clients,
     connection,
     options::ServeOptions,
@@ -182,11 +183,18 @@ impl ServedEntry {
         self.clients.send_away(&ToClient::Away { why: why.to_owned(), members: serving.members.clone() });
     }
 
-    /// Ends idle sessions, if this node is the one that does so. It never waits, since other groups have clients, too.
+    /// Ends idle sessions, and lets changes of views be told, if this node is the one that does so. It never waits,
+    /// since other groups have clients, too.
     pub(super) fn expire(&self, watch: &mut SessionWatch, now: Time) {
         if !self.serving.lock().watches {
             *watch = SessionWatch::default();
             return;
+        }
+        // Any message tells that a view before it can't be undone, and a tick changes nothing.
+        if self.clients.changes.can_be_undone()
+            && let Err(error) = self.backend.try_send(Trailer::Tick)
+        {
+            tracing::debug!(group = %self.name, %error, "a change of a view is not told yet");
         }
         let asked = watch.asked.get_or_insert_with(|| self.backend.acts());
         let Poll::Ready(acts) = Pin::new(asked).poll(&mut Context::from_waker(Waker::noop())) else { return };
@@ -209,6 +217,8 @@ pub(crate) struct Server {
     /// The shards by their groups' names and their numbers.
     served: BTreeMap<(String, u32), (ShardId, Arc<ServedEntry>)>,
     pub(super) budget: Arc<Budget>,
+    /// Wakes the thread that goes through the watches.
+    signal: Arc<WatchSignal>,
     /// Ends the thread that looks for clients that have gone, with a message or when it is dropped.
     stop: Sender<()>,
     stopped: Receiver<()>,
@@ -223,14 +233,25 @@ impl Server {
     ) -> Server {
         let entry =
             |(shard, entry): (ShardId, ServedEntry)| ((entry.name.clone(), entry.shard), (shard, Arc::new(entry)));
-        let served = served.into_iter().map(entry).collect();
+        let served: BTreeMap<_, _> = served.into_iter().map(entry).collect();
+        let signal = Arc::default();
+        served.values().for_each(|(_, entry)| entry.clients.changes.set_signal(&signal));
         let (stop, stopped) = bounded(1);
-        Server { me, served, budget: Budget::new(client_bytes), stop, stopped }
+        Server { me, served, budget: Budget::new(client_bytes), signal, stop, stopped }
     }
 
-    /// Starts the thread that looks for clients and sessions that have gone. It ends with [`stop`](Server::stop), or
-    /// when the last handle to the server is dropped.
+    /// Starts the threads that look for clients and sessions that have gone, and that go through the watches. They end
+    /// with [`stop`](Server::stop), or when the last handle to the server is dropped.
     pub(crate) fn start(self: &Arc<Server>) -> std::io::Result<()> {
+        let (server, signal) = (Arc::downgrade(self), Arc::clone(&self.signal));
+        let pump = move || {
+            while signal.wait()
+                && let Some(server) = server.upgrade()
+            {
+                server.pump();
+            }
+        };
+        thread::Builder::new().name("squall-watches".to_owned()).spawn(pump)?;
         let (server, stopped) = (Arc::downgrade(self), self.stopped.clone());
         let watch = move || {
             let mut watches = BTreeMap::new();
@@ -252,6 +273,12 @@ impl Server {
         for (name, (_, entry)) in &self.served {
             entry.expire(watches.entry(name.clone()).or_default(), now);
         }
+    }
+
+    /// Tells those who watch what has changed.
+    pub(crate) fn pump(&self) {
+        let hubs = || self.served.values().map(|(_, entry)| &entry.clients.changes);
+        while hubs().fold(false, |more, hub| hub.pump() || more) {}
     }
 
     /// Returns the shard of this [name](ShardName), or the reason for which there is none.
@@ -284,6 +311,7 @@ impl Server {
     pub(crate) fn outbox(&self, now: Time, holder: Holder) -> Arc<Outbox> {
         let unread = self.served.values().map(|(_, entry)| entry.options.unread_bytes).max().unwrap_or(0);
         let outbox = Arc::new(Outbox::new(unread, now, holder, Arc::clone(&self.budget)));
+        outbox.signal_room(&self.signal);
         self.budget.enter(&outbox);
         outbox
     }
@@ -318,6 +346,13 @@ impl Server {
         self.send_away("the node stops");
         // A second message has no room, and is not needed.
         let _ = self.stop.try_send(());
+        self.signal.stop();
         self.budget.connected().iter().for_each(|outbox| outbox.close());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.signal.stop();
     }
 }

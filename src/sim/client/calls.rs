@@ -7,7 +7,7 @@ use squall_services::DialTarget;
 
 use super::{super::cluster::Cluster, Client, ClientNode};
 use crate::clients::{
-    client::{Ask, Call, CallId, ClientCore, MemberCall, Resolve, SubmitAll, encode},
+    client::{Ask, Call, CallId, ClientCore, ClientEffect, MemberCall, Resolve, SubmitAll, encode},
     query::{Portable, QueryService},
     wire::Consistency,
 };
@@ -58,13 +58,26 @@ impl Cluster {
     }
 
     fn call_into(&mut self, number: u32, ask: Ask, limit: Duration, resolve: Resolve) {
-        let now = self.net.now();
+        let id = CallId(self.new_number(number));
+        self.clients[number as usize].calls.insert(id, resolve);
+        self.tell_core(number, |core, now, effects| core.call(now, id, ask, now + limit, effects));
+    }
+
+    /// Returns a number for a call or a watch of a client.
+    pub(in crate::sim) fn new_number(&mut self, number: u32) -> u64 {
         let client = &mut self.clients[number as usize];
-        let id = CallId(client.made);
         client.made += 1;
-        client.calls.insert(id, resolve);
-        let mut effects = Vec::new();
-        client.core.call(now, id, ask, now + limit, &mut effects);
+        client.made - 1
+    }
+
+    /// Tells a client's core something.
+    pub(in crate::sim) fn tell_core(
+        &mut self,
+        number: u32,
+        tell: impl FnOnce(&mut ClientCore, Time, &mut Vec<ClientEffect>),
+    ) {
+        let (now, mut effects) = (self.net.now(), Vec::new());
+        tell(&mut self.clients[number as usize].core, now, &mut effects);
         self.carry_out(number as usize, effects);
         self.schedule_client(number as usize);
     }

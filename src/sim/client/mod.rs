@@ -13,6 +13,7 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time, net::CallerAccess, share::Holder, sync::Lock};
+use squall_ordered::Mode;
 use squall_services::DialTarget;
 
 use super::{
@@ -22,7 +23,7 @@ use super::{
 use crate::{
     clients::{
         asked_members::AskedMembers,
-        client::{CallId, ClientCore, ClientEffect, ClientError, MemberCall, Resolve},
+        client::{CallId, ClientCore, ClientEffect, ClientError, MemberCall, Resolve, WatchFeed, WatchId},
         contacts::Contacts,
         query::QueryService,
         serve::{Clients, ConnectedClient, Outbox, Passing, ServeOptions, Served, ServedEntry, Server},
@@ -39,7 +40,7 @@ const NOTICED: Duration = Duration::from_millis(5);
 
 /// A program that uses a simulated cluster's group and is no member of it. See [`Cluster::client`].
 pub struct Client<R> {
-    number: u32,
+    pub(super) number: u32,
     service: PhantomData<fn() -> R>,
 }
 
@@ -49,6 +50,7 @@ pub(super) struct ClientNode {
     /// The name of the shard.
     name: String,
     calls: BTreeMap<CallId, Resolve>,
+    pub(super) watches: BTreeMap<WatchId, WatchFeed>,
     made: u64,
     link: ClientLink,
     /// Connections that the client has let go. Their nodes still read what was sent on them.
@@ -71,6 +73,7 @@ impl ClientNode {
             core,
             name,
             calls: BTreeMap::new(),
+            watches: BTreeMap::new(),
             made: 0,
             link: ClientLink::Down,
             old: Vec::new(),
@@ -123,6 +126,7 @@ impl SimConnection {
                 self.hear(message);
             }
         }
+        self.server.pump();
         match self.outbox.take_now() {
             None => self.is_closed = true,
             Some(messages) => {
@@ -208,7 +212,8 @@ impl Cluster {
         options: ServeOptions,
     ) -> Group<Served<R>> {
         assert!(!self.is_up(node), "groups are declared before a node starts");
-        let clients = Arc::new(Clients::default());
+        let durable = self.config.group(name).mode == Mode::Durable;
+        let clients = Arc::new(Clients::new(options.change_bytes, durable));
         let (group, spec) = new_group(name, Served::new(service, Arc::clone(&clients)), &self.config);
         let asks = Arc::new(AskedMembers::new(name, shard));
         let entry = ServedEntry::new(name.to_owned(), shard, Box::new(group.clone()), clients, options, asks);
@@ -436,6 +441,11 @@ impl Cluster {
                 ClientEffect::Resolve(id, result) => {
                     if let Some(resolve) = calls.remove(&id) {
                         resolve.resolve(result);
+                    }
+                }
+                ClientEffect::Watch(id, event) => {
+                    if let Some(feed) = self.clients[number].watches.get(&id) {
+                        feed.feed(event);
                     }
                 }
                 ClientEffect::Sent(id, members) => {

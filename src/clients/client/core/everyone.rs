@@ -67,7 +67,10 @@ impl ClientCore {
             }
             MemberCall::Of(id) => match (self.calls.get(&id).map(|call| &call.ask), result) {
                 (Some(Ask::All(_)), result) => self.reply(id, node, result, out),
-                (Some(Ask::Nearest(..)), Err(error)) => self.failed_at(id, node, error, out),
+                // What a replica says of a query, another one would say, too.
+                (Some(Ask::Nearest(..)), Err(error)) if !matches!(error, ClientError::Query(_)) => {
+                    self.failed_at(id, node, error, out);
+                }
                 (Some(Ask::At(..) | Ask::Nearest(..)), result) => self.resolve(id, result, out),
                 _ => {}
             },

@@ -21,12 +21,13 @@ use self::{everyone::Everyone, pinned::Pinned};
 use super::{
     effect::{Ask, CallId, ClientEffect},
     error::ClientError,
+    watches::Watches,
 };
 use crate::{
     calls::session::{Refusal, SessionId},
     clients::{
         contacts::{BACK_OFF, Contacts, MOST_BACK_OFF},
-        wire::{Consistency, Members, ToClient, ToNode, VERSION, WireOutcome},
+        wire::{Members, ToClient, ToNode, VERSION, WireOutcome},
     },
 };
 
@@ -105,6 +106,7 @@ pub(crate) struct ClientCore {
     next_number: u64,
     /// The time at which commands that were refused are sent again.
     again_at: Option<Time>,
+    pub(super) watches: Watches,
     random: fastrand::Rng,
     /// The reason for which there is no connection, or no session.
     trouble: String,
@@ -133,6 +135,7 @@ impl ClientCore {
             sent: BTreeMap::new(),
             next_number: 0,
             again_at: None,
+            watches: Watches::default(),
             random,
             trouble: "no member has been reached yet".to_owned(),
             everyone: Everyone::default(),
@@ -149,9 +152,7 @@ impl ClientCore {
     pub(crate) fn call(&mut self, now: Time, id: CallId, ask: Ask, deadline: Time, out: &mut Vec<ClientEffect>) {
         match &ask {
             Ask::Command(_) | Ask::All(_) => self.queued.push_back(id),
-            Ask::Query(consistency, query) | Ask::TryQuery(consistency, query) if self.is_up() => {
-                out.push(send_query(id, *consistency, query));
-            }
+            ask if self.is_up() => out.extend(ask.query(id)),
             _ => {}
         }
         let (asks_shards, is_choice) = (matches!(ask, Ask::Shards), matches!(ask, Ask::At(..) | Ask::Nearest(..)));
@@ -164,6 +165,10 @@ impl ClientCore {
             self.begin_choice(id, out);
         }
         self.tick(now, out);
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.link, ConnectionState::Up)
     }
 
     /// Takes the members of a view that the client's own node has installed.
@@ -262,17 +267,19 @@ impl ClientCore {
             }
             ToClient::Pong => self.ponged(now, out),
             ToClient::Denied { only_commands, why } => return self.denied(now, only_commands, why, out),
+            message => match self.watches.heard(message, out) {
+                Ok(goes_on) => _ = goes_on.then(|| self.contacts.succeed()),
+                Err(why) => {
+                    out.push(ClientEffect::HangUp);
+                    return self.broken(now, why, out);
+                }
+            },
         }
         self.tick(now, out);
     }
 
     fn answered(&mut self, now: Time, number: u64, result: WireOutcome, out: &mut Vec<ClientEffect>) {
-        let result = match result {
-            WireOutcome::Reply(bytes) => Ok(bytes),
-            WireOutcome::NoCommand => Err(ClientError::Invalid),
-            WireOutcome::NoReply => Err(ClientError::NoReply),
-            WireOutcome::Skipped => Err(ClientError::Skipped),
-        };
+        let result = ClientError::of_outcome(result);
         if self.pinned.is_some() {
             return self.answered_here(number, result, out);
         }
@@ -299,6 +306,7 @@ impl ClientCore {
             }
             self.resolve(id, Err(ClientError::Deadline { sent, trouble: self.trouble.clone() }), out);
         }
+        self.watches.expire(now, self.is_up(), &self.trouble, out);
         match self.link {
             ConnectionState::Down(at) if at <= now && self.is_needed() => self.dial(now, out),
             ConnectionState::Greeting | ConnectionState::Up if now.since(self.heard) >= self.silence => {
@@ -328,7 +336,8 @@ impl ClientCore {
                     .min()
             }
         };
-        self.deadlines.first().map(|(deadline, _)| *deadline).into_iter().chain(link).min()
+        let call = self.deadlines.first().map(|(deadline, _)| *deadline);
+        call.into_iter().chain(link).chain(self.watches.deadline()).min()
     }
 
     /// Ends the client.
@@ -339,16 +348,13 @@ impl ClientCore {
         for (id, call) in std::mem::take(&mut self.calls) {
             out.push(ClientEffect::Resolve(id, Err(ClientError::Closed { sent: call.number.is_some() })));
         }
+        self.watches.end_all(&ClientError::Closed { sent: false }, out);
         out.push(ClientEffect::HangUp);
     }
 
     /// Tells whether a connection has any use.
     fn is_needed(&self) -> bool {
-        !self.calls.is_empty() || matches!(self.session, ClientSession::Open { .. })
-    }
-
-    fn is_up(&self) -> bool {
-        matches!(self.link, ConnectionState::Up)
+        !self.calls.is_empty() || !self.watches.is_empty() || matches!(self.session, ClientSession::Open { .. })
     }
 
     fn dial(&mut self, now: Time, out: &mut Vec<ClientEffect>) {
@@ -376,11 +382,8 @@ impl ClientCore {
             self.sent.values_mut().for_each(|sent| sent.again = !sent.is_answered);
             self.again_at = Some(now);
         }
-        for (id, call) in &self.calls {
-            if let Ask::Query(consistency, query) | Ask::TryQuery(consistency, query) = &call.ask {
-                out.push(send_query(*id, *consistency, query));
-            }
-        }
+        out.extend(self.calls.iter().filter_map(|(&id, call)| call.ask.query(id)));
+        self.watches.resume(out);
         self.choose_all(out);
     }
 
@@ -431,14 +434,10 @@ impl ClientCore {
             let Some(id) = self.queued.pop_front() else { break };
             let Some(call) = self.calls.get_mut(&id) else { continue };
             if matches!(&call.ask, Ask::Command(command) | Ask::All(command) if command.len() > self.request_bytes) {
-                let why = format!(
-                    "it is longer than {} bytes, the most that the group takes of a client; divide it, or raise \
-                     `request_bytes` of its `ServeOptions`, up to what it takes of a member (`bulk_reserve`)",
-                    self.request_bytes
-                );
+                let error = ClientError::too_long(self.request_bytes);
                 self.deadlines.remove(&(call.deadline, id));
                 self.calls.remove(&id);
-                out.push(ClientEffect::Resolve(id, Err(ClientError::Rejected(why))));
+                out.push(ClientEffect::Resolve(id, Err(error)));
                 return self.go_on_in(session, window, now, out);
             }
             call.number = Some(self.next_number);
@@ -479,8 +478,4 @@ impl ClientCore {
             out.push(ClientEffect::Resolve(id, result));
         }
     }
-}
-
-fn send_query(id: CallId, consistency: Consistency, query: &[u8]) -> ClientEffect {
-    ClientEffect::Send(ToNode::Query { number: id.0, consistency, query: query.to_vec() })
 }

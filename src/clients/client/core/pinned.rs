@@ -86,7 +86,7 @@ impl ClientCore {
     pub(super) fn cut_off(&mut self, out: &mut Vec<ClientEffect>) {
         let Some(pinned) = &mut self.pinned else { return };
         (pinned.listens, pinned.pinged) = (None, None);
-        let error = Err(ClientError::Query(self.trouble.clone()));
+        let error = Err(ClientError::Gone(self.trouble.clone()));
         self.resolve_those(|ask| matches!(ask, Ask::TryQuery(..) | Ask::Probe), &error, out);
     }
 

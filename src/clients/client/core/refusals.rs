@@ -21,6 +21,9 @@ impl ClientCore {
 
     /// Ends the calls that the client's certificate does not permit: other members would not permit them, either.
     fn deny(&mut self, only_commands: bool, why: &str, out: &mut Vec<ClientEffect>) {
+        if !only_commands {
+            self.watches.end_all(&ClientError::Denied(why.to_owned()), out);
+        }
         let is_command = |ask: &Ask| matches!(ask, Ask::Command(_) | Ask::All(_) | Ask::Answer(..));
         let is_denied = |call: &OutstandingCall| !only_commands || is_command(&call.ask);
         let denied: Vec<_> = self.calls.iter().filter(|(_, call)| is_denied(call)).map(|(&id, _)| id).collect();

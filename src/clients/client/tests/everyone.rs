@@ -210,17 +210,24 @@ fn the_nearest_member_is_asked_and_the_next_one_when_it_fails() {
     assert_eq!(asked(&out), [(1, MemberCall::Probe, Ask::Probe), query(1, 3)]);
     for (node, next) in [(3, Some(2)), (2, None)] {
         out.clear();
-        let failed = Err(ClientError::Query("broken".into()));
+        let failed = Err(ClientError::Gone("broken".into()));
         core.told_at(NOW, NodeId(node), MemberCall::Of(CallId(1)), failed, &mut out);
         assert_eq!(asked(&out), next.map(|next| query(1, next)).into_iter().collect::<Vec<_>>());
     }
     // The last one is asked once it has answered the probe, or not.
     core.told_at(NOW, NodeId(1), MemberCall::Probe, Err(ClientError::Query("no".into())), &mut out);
     assert_eq!(asked(&out), [query(1, 1)]);
-    let failed = Err(ClientError::Query("the last".into()));
+    let failed = Err(ClientError::Gone("the last".into()));
     core.told_at(NOW, NodeId(1), MemberCall::Of(CallId(1)), failed, &mut out);
     let is_last = |effect: &ClientEffect| matches!(effect, ClientEffect::Resolve(CallId(1), Err(why)) if why.to_string().contains("the last"));
     assert!(out.iter().any(is_last), "{out:?}");
+    out.clear();
+    core.call(NOW, CallId(2), Ask::Nearest(Consistency::Local, vec![1]), LATER, &mut out);
+    core.told_at(NOW, NodeId(3), MemberCall::Probe, Ok(100_u64.to_le_bytes().to_vec()), &mut out);
+    out.clear();
+    let refused = ClientError::Query("no such query".into());
+    core.told_at(NOW, NodeId(3), MemberCall::Of(CallId(2)), Err(refused.clone()), &mut out);
+    assert_eq!(out, [ClientEffect::Resolve(CallId(2), Err(refused))], "no other would answer it");
 }
 
 #[test]

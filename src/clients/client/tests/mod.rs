@@ -2,4 +2,5 @@
 
 mod everyone;
 mod rules;
+mod watches;
 mod world;

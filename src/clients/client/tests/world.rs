@@ -266,6 +266,7 @@ impl World {
                 | ClientEffect::Reply(..)
                 | ClientEffect::AskAt { .. }
                 | ClientEffect::Forget(_) => unreachable!("no call is for members"),
+                ClientEffect::Watch(id, event) => panic!("{id:?} is none of the test's: {event:?}"),
             }
         }
     }
@@ -290,6 +291,7 @@ impl World {
             ToNode::Query { number, query, .. } => member.said.push_back(ToClient::Told { number, answer: Ok(query) }),
             ToNode::Ping => member.said.push_back(ToClient::Pong),
             ToNode::Listen { .. } => unreachable!("no call is for members"),
+            ToNode::Watch { .. } | ToNode::More { .. } | ToNode::Unwatch { .. } => {}
         }
     }
 }
