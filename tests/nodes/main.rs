@@ -32,6 +32,7 @@ mod stopped_replicas;
 mod sum;
 mod transfer;
 mod typed;
+mod watching;
 mod wrong_directories;
 
 #[test]
