@@ -254,7 +254,9 @@ impl Threads {
                     if let Some(feed) = self.watches.get(&id) {
                         feed.feed(event);
                     }
-                    is_over.then(|| self.watches.remove(&id));
+                    if is_over {
+                        self.watches.remove(&id);
+                    }
                 }
             }
         }

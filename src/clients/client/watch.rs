@@ -139,7 +139,8 @@ pub struct Watch<R: Watched> {
 }
 
 impl<R: Watched> Watch<R> {
-    /// Waits for the next change. An error is the end of the watch, and returned again.
+    /// Waits for the next change. An error is the end of the watch, and returned again; but a change that can't be read
+    /// ([`ClientError::Reply`]) is passed over, and the watch goes on behind it.
     pub async fn next(&mut self) -> Result<Change<R::Change>, ClientError> {
         future::poll_fn(|context| self.poll_next(context)).await
     }
