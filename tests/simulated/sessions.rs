@@ -362,6 +362,7 @@ impl Run {
     }
 
     fn verify_shard(&mut self, shard: usize) -> Result<(), String> {
+        self.settle()?;
         let mut reference: Option<(Vec<u64>, Vec<(Key, u64)>)> = None;
         let members = self.cluster.view(NodeId(1)).expect("all serve").shards[shard].members.clone();
         for node in members {
@@ -403,22 +404,11 @@ impl Run {
     /// change more.
     fn verify_watchers(&mut self, shard: usize, changes: &[(Key, u64)]) -> Result<(), String> {
         let last = changes.iter().rposition(|(_, value)| *value == LAST).map_or(0, |index| index as u64 + 1);
-        let Run { watchers, cluster, clients, .. } = self;
-        for watcher in watchers.iter_mut().filter(|watcher| watcher.shard == shard) {
-            let mut waited = Duration::ZERO;
-            while !(watcher.has_reached(last, cluster, clients)? || watcher.has_all(changes, last)) {
-                let slice = Duration::from_millis(5);
-                cluster.run_for(slice);
-                waited += slice;
-                if waited.subsec_millis() == 0 {
-                    // A member would send a tick, so that changes of the last view can be told.
-                    drop(clients[0][shard].submit(cluster, &QUIET, PATIENCE));
-                }
-                if waited > PATIENCE {
-                    return Err(format!("after {PATIENCE:?}, of {} changes: {watcher:?}", changes.len()));
-                }
-            }
-        }
+        let mut watchers = std::mem::take(&mut self.watchers);
+        let mut of_shard = watchers.iter_mut().filter(|watcher| watcher.shard == shard);
+        of_shard.try_for_each(|watcher| self.wait_for(watcher, changes, last))?;
+        self.watchers = watchers;
+        self.settle()?;
         let members = self.cluster.view(NodeId(1)).expect("all serve").shards[shard].members.clone();
         let read = self.groups[members[0].0 as usize - 1][shard].read(|served| served.changes.clone());
         let Some(Ok(changes)) = self.cluster.wait(PATIENCE, read) else {
@@ -428,6 +418,28 @@ impl Run {
             watcher.verify(&changes, self.options.change_bytes)?;
             if !watcher.has_all(&changes, last) {
                 return Err(format!("of {} changes: {watcher:?}", changes.len()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until one who watches has come to the change with the number `last`.
+    fn wait_for(&mut self, watcher: &mut Watcher, changes: &[(Key, u64)], last: u64) -> Result<(), String> {
+        let mut waited = Duration::ZERO;
+        while !(watcher.has_reached(last, &mut self.cluster, &self.clients)? || watcher.has_all(changes, last)) {
+            // A write that was to fail may come only now.
+            for node in self.nodes() {
+                self.launch(node)?;
+            }
+            let slice = Duration::from_millis(5);
+            self.cluster.run_for(slice);
+            waited += slice;
+            if waited.subsec_millis() == 0 {
+                // A member would send a tick, so that changes of the last view can be told.
+                drop(self.clients[0][watcher.shard].submit(&mut self.cluster, &QUIET, PATIENCE));
+            }
+            if waited > PATIENCE {
+                return Err(format!("after {PATIENCE:?}, of {} changes: {watcher:?}", changes.len()));
             }
         }
         Ok(())
