@@ -93,6 +93,7 @@ pub mod sim;
 mod state_transfer;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
+pub mod transactions;
 
 pub use calls::{
     error::{Outcome, ReadError, SubmitError, Unavailable},
@@ -215,4 +216,7 @@ mod book {
 
     #[doc = include_str!("../docs/src/concepts/watching.md")]
     struct Watching;
+
+    #[doc = include_str!("../docs/src/concepts/transactions.md")]
+    struct TransactionsOverShards;
 }

@@ -30,11 +30,13 @@ pub struct Schema {
     version: u32,
     /// The size and the alignment of an archived command, in bytes; 0 where messages are bytes.
     layout: (usize, usize),
+    /// The same of the service's commands, where they are parts of transactions.
+    parts: Option<(usize, usize)>,
 }
 
 impl Schema {
     /// The schema of a group that declares none. Only the layout of its commands is compared.
-    pub const UNDECLARED: Schema = Schema { name: "", version: 0, layout: (0, 0) };
+    pub const UNDECLARED: Schema = Schema { name: "", version: 0, layout: (0, 0), parts: None };
 
     /// Makes a schema of a name, of 1 to 64 letters, digits, `.`, `_` and `-`, and a version.
     ///
@@ -50,18 +52,28 @@ impl Schema {
             assert!(fits, "a schema's name has letters, digits, `.`, `_` and `-` (ASCII)");
             at += 1;
         }
-        Schema { name, version, layout: (0, 0) }
+        Schema { name, version, ..Schema::UNDECLARED }
     }
 
     /// Returns the same schema, with the layout of these commands.
     pub const fn of_commands<C: Command>(self) -> Schema {
-        Schema { layout: (size_of::<Archived<C>>(), align_of::<Archived<C>>()), ..self }
+        Schema { layout: layout_of::<C>(), ..self }
+    }
+
+    /// Returns the schema of the same service in [transactions](crate::transactions), of which these commands are
+    /// parts.
+    pub(crate) const fn in_transactions_of<C: Command>(self) -> Schema {
+        Schema { parts: Some(layout_of::<C>()), ..self }
     }
 
     /// Whether the application has declared it.
     pub const fn is_declared(&self) -> bool {
         !self.name.is_empty()
     }
+}
+
+const fn layout_of<C: Command>() -> (usize, usize) {
+    (size_of::<Archived<C>>(), align_of::<Archived<C>>())
 }
 
 impl Default for Schema {
@@ -77,6 +89,9 @@ impl fmt::Display for Schema {
             true => write!(f, "{} version {}", self.name, self.version)?,
             false => f.write_str(UNDECLARED)?,
         }
+        if let Some((bytes, align)) = self.parts {
+            write!(f, "{IN_TRANSACTIONS}{bytes} bytes aligned to {align}")?;
+        }
         match self.layout {
             (_, 0) => Ok(()),
             (bytes, align) => write!(f, ", commands of {bytes} bytes aligned to {align}"),
@@ -87,12 +102,17 @@ impl fmt::Display for Schema {
 /// The text of a schema that was not declared.
 const UNDECLARED: &str = "undeclared";
 
+/// The words before the layout of the parts of transactions. The number is that of the transactions' own format.
+const IN_TRANSACTIONS: &str = " in transactions (format 1) of commands of ";
+
 /// Whether data that was written under the schema with the text `written` may be read under the one with the text
 /// `now`. The two are the same, or the application has declared one since, of commands that are laid out alike.
 pub(crate) fn is_readable(written: &str, now: &str) -> bool {
     let parts = |text| str::split_once(text, ", ").unwrap_or((text, ""));
-    let ((name, layout), (_, layout_now)) = (parts(written), parts(now));
-    written.is_empty() || written == now || (name == UNDECLARED && layout == layout_now)
+    let ((name, layout), (name_now, layout_now)) = (parts(written), parts(now));
+    let service = |name| str::split_once(name, IN_TRANSACTIONS).unwrap_or((name, ""));
+    let ((name, within), (_, within_now)) = (service(name), service(name_now));
+    written.is_empty() || written == now || (name == UNDECLARED && (layout, within) == (layout_now, within_now))
 }
 
 #[cfg(all(test, not(squall_loom)))]
@@ -108,6 +128,9 @@ mod tests {
             !is_readable(&declared, &newer) && !is_readable(&newer, &declared) && !is_readable(&declared, &undeclared)
         );
         assert!(!is_readable(&undeclared, &Schema::new("a", 1).of_commands::<u32>().to_string()));
+        let within = |schema: Schema| schema.in_transactions_of::<u32>().of_commands::<u64>().to_string();
+        let [parts, named] = [Schema::UNDECLARED, Schema::new("a", 1)].map(within);
+        assert!(is_readable(&parts, &named) && !is_readable(&undeclared, &named) && !is_readable(&named, &declared));
     }
 
     #[test]
@@ -120,6 +143,8 @@ mod tests {
             Schema::new("a", 1).of_commands::<u32>(),
             Schema::new("a", 2).of_commands::<u64>(),
             Schema::new("b", 1).of_commands::<u64>(),
+            Schema::new("b", 1).in_transactions_of::<u64>().of_commands::<u64>(),
+            Schema::new("b", 1).in_transactions_of::<u32>().of_commands::<u64>(),
         ];
         let texts: std::collections::BTreeSet<String> = schemas.iter().map(Schema::to_string).collect();
         assert_eq!(texts.len(), schemas.len(), "{texts:?}");

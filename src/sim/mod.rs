@@ -111,10 +111,12 @@ mod full_disks;
 mod harm;
 mod held_up;
 mod layout_policy;
+mod ledger;
 mod node;
 mod options;
 mod raft;
 pub mod scenario;
+mod transactions;
 mod transfer;
 mod view_log;
 mod watch;
@@ -122,9 +124,13 @@ mod watch;
 pub use client::Client;
 pub use cluster::{Cluster, NotStarted};
 pub use disks::DiskCopy;
+pub use ledger::{
+    Ledger, LedgerAnswer, LedgerCommand, LedgerCounts, LedgerFate, LedgerQuery, LedgerRecord, LedgerState, check_ledger,
+};
 pub use options::{Options, ViewLogKind};
 pub use squall_fabric::{
     hostile::Hostility,
     sim::{SimConfig, SimNet},
 };
+pub use transactions::{TransactionEnd, Transactions};
 pub use watch::{SimWatch, WatchFrom};

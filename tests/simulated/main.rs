@@ -30,6 +30,7 @@ mod stop_all;
 mod sum;
 mod suspicion;
 mod timers;
+mod transactions;
 mod views;
 mod watchers;
 mod wrong_directories;

@@ -157,6 +157,11 @@ impl<R: QueryService> Client<R> {
         Client { timeout, ..self.clone() }
     }
 
+    /// Whether this process' own member has the group's whole state, in a view that is in force.
+    pub(crate) fn is_here(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| own.is_here())
+    }
+
     /// Submits a command. The reply is that of the replica of the member that this client talks to, or of the one that
     /// applied the command's first copy: all are alike.
     pub fn submit(&self, command: &R::Command) -> Call<R::Reply> {
