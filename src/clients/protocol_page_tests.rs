@@ -4,7 +4,10 @@ use std::fmt::Debug;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::wire::{self, Consistency, Members, ToClient, ToNode, VERSION, WireOutcome};
+use super::{
+    changes::ChangePlace,
+    wire::{self, Consistency, Members, ToClient, ToNode, ToldChange, VERSION, WatchEnd, WatchStart, WireOutcome},
+};
 use crate::calls::session::{Refusal, SessionId};
 
 const PAGE: &str = include_str!("../../docs/src/internals/client-protocol.md");
@@ -22,6 +25,10 @@ fn section_of_client(message: &ToNode) -> (usize, &'static str) {
         ToNode::Close { .. } => (5, "Close"),
         ToNode::Query { .. } => (6, "Query"),
         ToNode::Ping => (7, "Ping"),
+        ToNode::Listen { .. } => (8, "Listen"),
+        ToNode::Watch { .. } => (9, "Watch"),
+        ToNode::More { .. } => (10, "More"),
+        ToNode::Unwatch { .. } => (11, "Unwatch"),
     }
 }
 
@@ -39,7 +46,24 @@ fn section_of_node(message: &ToClient) -> (usize, &'static str) {
         ToClient::Pong => (9, "Pong"),
         ToClient::Denied { .. } => (10, "Denied"),
         ToClient::Shards(_) => (11, "Shards"),
+        ToClient::Holders(_) => (12, "Holders"),
+        ToClient::NotApplied { .. } => (13, "NotApplied"),
+        ToClient::Watching { .. } => (14, "Watching"),
+        ToClient::Changes { .. } => (15, "Changes"),
+        ToClient::WatchEnded { .. } => (16, "WatchEnded"),
     }
+}
+
+fn place(number: u64) -> ChangePlace {
+    ChangePlace { number, time_ns: 993 + number }
+}
+
+fn watch(start: WatchStart, credit: i64) -> ToNode {
+    ToNode::Watch { number: 9, prefix: b"a".to_vec(), start, credit }
+}
+
+fn refused() -> WatchEnd {
+    WatchEnd::Refused("no query".to_owned())
 }
 
 fn of_client() -> Vec<ToNode> {
@@ -52,6 +76,12 @@ fn of_client() -> Vec<ToNode> {
         ToNode::Close { session: SESSION },
         ToNode::Query { number: 9, consistency: Consistency::Local, query: br#""a""#.to_vec() },
         ToNode::Ping,
+        ToNode::Listen { session: SESSION, first: 130 },
+        watch(WatchStart::Now, 1 << 16),
+        watch(WatchStart::Behind(place(7)), -5),
+        watch(WatchStart::Query(vec![5]), 1 << 16),
+        ToNode::More { number: 9, credit: 40 },
+        ToNode::Unwatch { number: 9 },
     ]
 }
 
@@ -76,7 +106,18 @@ fn of_node() -> Vec<ToClient> {
         ToClient::Pong,
         ToClient::Denied { only_commands: true, why: "only queries".to_owned() },
         ToClient::Shards(8),
+        ToClient::Holders(members()),
+        ToClient::NotApplied { number: 130 },
+        ToClient::Watching { number: 9, at: place(7), answer: None },
+        ToClient::Watching { number: 9, at: place(7), answer: Some(vec![5]) },
+        ToClient::Changes {
+            number: 9,
+            upto: place(8),
+            changes: vec![ToldChange { at: place(8), key: b"a".to_vec(), change: vec![5] }],
+        },
     ]);
+    let ends = [WatchEnd::TooFarBehind { needed: 3, oldest: 5 }, WatchEnd::OtherHistory(7), refused()];
+    all.extend(ends.map(|why| ToClient::WatchEnded { number: 9, why }));
     all
 }
 

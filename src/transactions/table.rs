@@ -121,12 +121,13 @@ impl Table {
             return Err(vote);
         }
         let latest = self.now.saturating_add(LONGEST.as_nanos() as u64);
-        let refusal = match () {
-            () if scope.expires < self.now || scope.expires > latest => Refusal::Expired { time: self.now },
-            () if self.is_full(bytes) => Refusal::Full,
-            () => return Ok(()),
-        };
-        Err(TransactionReply::Refused(refusal))
+        if scope.expires < self.now || scope.expires > latest {
+            return Err(TransactionReply::Refused(Refusal::Expired { time: self.now }));
+        }
+        if self.is_full(bytes) {
+            return Err(TransactionReply::Refused(Refusal::Full));
+        }
+        Ok(())
     }
 
     fn is_full(&self, more: usize) -> bool {

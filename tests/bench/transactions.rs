@@ -27,6 +27,24 @@ fn histories_are_checked_after_a_node_was_killed_or_stopped() {
 }
 
 #[test]
+fn transactions_over_the_shards_of_a_group_are_measured() {
+    let printed = printed("transactions --groups --bare --json --nodes 3 --seconds 0.3 --window 4");
+    let row: Value = serde_json::from_str(&printed).expect(&printed);
+    assert_eq!(row["bench"], "transactions-groups", "{row}");
+    let [rate, p50, p99] =
+        ["transactions_per_second", "latency_p50_us", "latency_p99_us"].map(|field| number(&row, field));
+    assert!(rate > 0.0 && 0.0 < p50 && p50 <= p99, "{row}");
+}
+
+#[test]
+fn transactions_over_the_shards_of_a_group_are_checked_after_a_node_and_a_client_were_killed() {
+    let line = printed("transactions --groups --check --seconds 2 --seed 4 --window 8");
+    for found in ["strictly serializable", "a node and a client were killed"] {
+        assert!(line.contains(found), "{line}");
+    }
+}
+
+#[test]
 fn what_cannot_be_run_is_refused_with_a_remedy() {
     for (arguments, remedy) in [
         ("--check --replicas 1", "give --replicas 2 or more"),

@@ -250,7 +250,8 @@ impl Workers {
         self.until_all(limit, |said| T::try_from(said).ok())
     }
 
-    fn until_those<T>(
+    /// Waits until each of these workers has said something of which `take` makes a value.
+    pub(crate) fn until_those<T>(
         &mut self,
         limit: Duration,
         those: impl Fn(usize) -> bool,

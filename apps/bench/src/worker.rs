@@ -73,6 +73,10 @@ impl WorkerArgs {
                 let told = listen();
                 end(shards::run_node(job, &told), &told);
             }
+            WorkerJob::Groups(job) => {
+                let told = listen();
+                end(transactions::run_process(job, &told), &told);
+            }
             WorkerJob::Transactions(job) => {
                 let told = listen();
                 end(transactions::run_member(job, &told), &told);

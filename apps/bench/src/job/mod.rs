@@ -8,6 +8,7 @@
 mod bulk;
 mod collectives;
 mod failover;
+mod groups;
 mod hostile;
 mod onepipe;
 mod shards;
@@ -23,6 +24,7 @@ pub(crate) use self::{
     bulk::{BlockRoute, BulkJob, BulkRound, Touch, Touched},
     collectives::{By, CollectivesJob, Of, ROOT, Timed},
     failover::{FailoverJob, Recovered, Settled, Victim, WorkerCommand},
+    groups::{Carried, CarriedEnd, CarriedRecord, GroupsCommand, GroupsJob},
     hostile::{Borne, Harm, HostileCommand, HostileJob, Role},
     onepipe::{OnePipeJob, PAUSE_NANOS, Scattered, ScatteringOrder},
     shards::{Called, ShardsCommand, ShardsJob},
@@ -47,6 +49,7 @@ pub(crate) enum WorkerJob {
     Hostile(HostileJob),
     Transactions(TransactionsJob),
     Shards(ShardsJob),
+    Groups(GroupsJob),
 }
 
 /// The nodes that send.
@@ -166,6 +169,8 @@ pub(crate) enum WorkerReport {
     Called(Called),
     /// The outcome of its transactions.
     Transacted(Transacted),
+    /// The outcome of its transactions over the shards of a group.
+    Carried(Carried),
     /// The end of its part of the history, which it has written down.
     Recorded,
     /// A failure; the sentence says why.

@@ -2,16 +2,18 @@
 
 mod check;
 mod client;
+mod groups;
 mod member;
 
 use std::time::Duration;
 
 use clap::Args;
+use squall::sim::LedgerCounts;
 use squall_command::{CommandError, say};
 use squall_fabric::Time;
 use squall_units::TimeUnit;
 
-pub(crate) use self::member::run as run_member;
+pub(crate) use self::{groups::run_process, member::run as run_member};
 use super::{
     cluster::{PATIENCE, RunError, WARM_UP, Workers},
     job::{Go, StoreCommand, StoreShape, Transacted, TransactionsJob, WorkerJob, WorkerReport},
@@ -26,6 +28,7 @@ Examples:
   squall-bench transactions                        three nodes, 16 transactions under way at each
   squall-bench transactions --nodes 4 --window 1   four nodes, each with one transaction at a time: the shortest
                                                    latencies
+  squall-bench transactions --groups               transactions over the shards of a group, from two clients outside
   squall-bench transactions --check                the same with a check of everything, while one node is killed (-9),
                                                    or, if the seed is odd, stopped
 
@@ -44,6 +47,11 @@ What the figures mean:
     order of their time stamps, give the same replies, and none is before one that had ended when it was submitted;
   - the nodes that are left have the same in all copies of a shard, and each has carried out all of its part of every
     transaction, at the same moment and with the same replies.
+
+With --groups the transactions are those of a sharded group: two phases over its shards, whose replicas are replaced
+when nodes fail. Two clients in processes of their own read and write three random accounts in each transaction. With
+--check a node and a client are killed (-9) in the middle, the node comes back, and what all clients saw must be
+strictly serializable.
 
 A node that was only stopped goes on after the check, and has to learn that the others took it for failed. A transaction
 that the lost node had not received is recalled: it did nothing anywhere, and its client tries again. The nodes' own
@@ -64,6 +72,9 @@ pub(crate) struct TransactionsArgs {
     /// Record what clients see, kill or stop a node in the middle, and check everything, instead of measuring
     #[arg(long, conflicts_with_all = ["bare", "json"])]
     check: bool,
+    /// Transactions over the shards of a group, from outside, instead of 1Pipe
+    #[arg(long)]
+    groups: bool,
     /// The seed of the random choices; each check says its own
     #[arg(long)]
     seed: Option<u64>,
@@ -79,6 +90,9 @@ impl TransactionsArgs {
         let job = |node| TransactionsJob { cluster: places.cluster.clone(), node, shape: shape.clone(), seed, record };
         let jobs: Vec<_> = (0..shape.nodes).map(job).collect();
         let lasts = self.seconds;
+        if self.groups {
+            return self.run_groups(seed);
+        }
         if self.check {
             let checked = check::run(&jobs, lasts);
             say(checked.map_err(|error| {
@@ -88,8 +102,30 @@ impl TransactionsArgs {
         }
         let mut report = self.printing.begin()?;
         let transacted = transacted(&mut start(&jobs, lasts)?, lasts)?;
-        report.transactions(&self.row(&transacted))?;
+        report.transactions(&self.row_of(transacted.iter().map(|of_node| &of_node.latencies), "transactions"))?;
         sums(&transacted).map(drop).map_err(CommandError::Failed)
+    }
+
+    /// Runs or checks transactions over the shards of a group.
+    fn run_groups(&self, seed: u64) -> Result<(), CommandError> {
+        let mut report = if self.check { None } else { Some(self.printing.begin()?) };
+        let run = groups::run(&self.shape, seed, self.seconds, self.check);
+        let failed = |error| CommandError::Failed(format!("{error} (--seed {seed} makes the same random choices)"));
+        let (carried, counts) = run.map_err(failed)?;
+        let Some(report) = &mut report else {
+            let LedgerCounts { applied, untold, refused } = counts;
+            let unknown: u64 = carried.iter().map(|carried| carried.unknown).sum();
+            say(format!(
+                "{applied} transactions took effect, strictly serializable, while a node and a client were killed (-9) and the \
+                 node came back; {untold} of whose end no client was told did too, {refused} did not; {unknown} results were \
+                 unknown; seed {seed}"
+            ));
+            return Ok(());
+        };
+        if let Some(trouble) = carried.iter().find_map(|carried| carried.trouble.as_ref()) {
+            return Err(CommandError::Failed(format!("nothing failed, and a result is unknown: {trouble}")));
+        }
+        report.transactions(&self.row_of(carried.iter().map(|carried| &carried.latencies), "transactions-groups"))
     }
 
     fn usable(&self) -> Result<(), String> {
@@ -106,11 +142,11 @@ impl TransactionsArgs {
         self.shape.placement().map(drop)
     }
 
-    /// Combines what the nodes measured.
-    fn row(&self, transacted: &[Transacted]) -> TransactionsRow {
-        let latencies = latency::merged(transacted.iter().map(|of_node| &of_node.latencies));
+    /// Combines what the processes measured.
+    fn row_of<'a>(&self, parts: impl Iterator<Item = &'a Vec<(u64, u64)>>, bench: &'static str) -> TransactionsRow {
+        let latencies = latency::merged(parts);
         TransactionsRow {
-            bench: "transactions",
+            bench,
             shape: StoreShape { shards: Some(self.shape.shards()), ..self.shape.clone() },
             transactions_per_second: latencies.len() as f64 / self.seconds.as_secs_f64(),
             latency_p50_us: latency::micros(&latencies, 0.5),
