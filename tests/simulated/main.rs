@@ -3,6 +3,7 @@
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
 mod clocks;
+mod commands_for_all;
 mod damaged_logs;
 mod durable_shards;
 mod follow_ups;

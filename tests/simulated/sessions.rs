@@ -9,19 +9,20 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    pin::{Pin, pin},
+    pin::Pin,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use fastrand::Rng;
 use squall::{
-    Config, Group, Mode, NodeId, ServeOptions, Served, ShardView, Time, View,
-    client::{Call, ClientError, Replies, SubmitAll},
+    Config, Group, Mode, NodeId, ServeOptions, Served, ShardView, View,
+    client::{Call, ClientError},
     sim::{Client, Cluster, NotStarted, Options, ViewLogKind},
 };
 
 use crate::{
+    commands_for_all::{AskedAll, Asking, Tenure},
     seeds,
     watchers::{Key, Reporting, Watcher},
 };
@@ -45,27 +46,6 @@ struct Asked {
     call: Pin<Box<Call<u64>>>,
 }
 
-/// A command under way to which all members reply.
-struct AskedAll {
-    shard: usize,
-    number: u64,
-    asking: Asking,
-    replies: BTreeMap<NodeId, Result<u64, ClientError>>,
-    /// The lives of nodes, and the places since which they had the shard, at the time of the call.
-    before: BTreeMap<NodeId, Tenure>,
-    /// The time at which each must have replied, or failed.
-    deadline: Time,
-    is_patient: bool,
-}
-
-enum Asking {
-    Sending(SubmitAll<u64>),
-    Sent(Replies<u64>),
-}
-
-/// The number of a node's starts, and the place since which it has had a shard's state.
-type Tenure = (u64, Option<String>);
-
 struct Run {
     rng: Rng,
     cluster: Cluster,
@@ -85,28 +65,6 @@ struct Run {
     numbers: u64,
     watchers: Vec<Watcher>,
     durable: bool,
-}
-
-impl AskedAll {
-    /// Takes the replies that have come. Returns the outcome once there is nothing more to come.
-    fn poll(&mut self) -> Option<Result<(), ClientError>> {
-        let mut context = Context::from_waker(Waker::noop());
-        if let Asking::Sending(call) = &mut self.asking {
-            match Pin::new(call).poll(&mut context) {
-                Poll::Pending => return None,
-                Poll::Ready(Ok(replies)) => self.asking = Asking::Sent(replies),
-                Poll::Ready(Err(error)) => return Some(Err(error)),
-            }
-        }
-        let Asking::Sent(replies) = &mut self.asking else { return None };
-        loop {
-            match pin!(replies.next()).poll(&mut context) {
-                Poll::Pending => return None,
-                Poll::Ready(None) => return Some(Ok(())),
-                Poll::Ready(Some((node, reply))) => _ = self.replies.insert(node, reply),
-            }
-        }
-    }
 }
 
 impl Run {

@@ -104,9 +104,9 @@ class Stream:
         while True:
             fields = Reader(self.frame())
             kind = fields.number()
-            if kind != 1:
+            if kind not in (1, 12):
                 return kind, fields
-            # Members of a new view, which may come at any time.
+            # Members of a new view, and those that hold the shard's state, which may come at any time.
             fields.members()
             fields.end()
 

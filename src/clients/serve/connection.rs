@@ -216,10 +216,26 @@ impl ConnectedClient {
                 (Vec::new(), Trailer::Touch { session, acknowledged }, MessageKind::Other)
             }
             ToNode::Close { session } => (Vec::new(), Trailer::Close(session), MessageKind::Other),
+            ToNode::Listen { session, first } => return self.listen(session, first, permit).map(|()| None),
+            ToNode::Query { .. }
+            | ToNode::Ping
+            | ToNode::Watch { .. }
+            | ToNode::More { .. }
+            | ToNode::Unwatch { .. } => {
+                self.hear_question(message, permit);
+                return Ok(None);
+            }
+        };
+        Ok(Some(ForGroup { command, trailer, kind, permit }))
+    }
+
+    /// Handles a message that asks this node alone.
+    fn hear_question(&mut self, message: ToNode, permit: Permit) {
+        match message {
             ToNode::Query { number, consistency, query } => {
                 self.entry.count_call();
                 let told = |why| ToClient::Told { number, answer: Err(why) };
-                let Some(query) = self.received(|form| form.query, query, told) else { return Ok(None) };
+                let Some(query) = self.received(|form| form.query, query, told) else { return };
                 let outbox = Arc::clone(&self.outbox);
                 if outbox.ask(MAX_QUERIES) {
                     self.entry.backend.query(Query { number, consistency, query, outbox, permit });
@@ -228,34 +244,20 @@ impl ConnectedClient {
                         format!("{MAX_QUERIES} queries of this client wait for answers already: ask fewer at once");
                     outbox.push(told(why));
                 }
-                return Ok(None);
             }
-            ToNode::Ping => {
-                self.outbox.push(ToClient::Pong);
-                return Ok(None);
+            ToNode::Watch { number, .. } if self.form.is_some() => {
+                let why = WatchEnd::Refused(NO_WATCHES_IN_JSON.to_owned());
+                self.outbox.push(ToClient::WatchEnded { number, why });
             }
-            ToNode::Listen { session, first } => return self.listen(session, first, permit).map(|()| None),
             ToNode::Watch { number, prefix, start, credit } => {
                 self.entry.count_call();
-                if self.form.is_some() {
-                    let why = WatchEnd::Refused(NO_WATCHES_IN_JSON.to_owned());
-                    self.outbox.push(ToClient::WatchEnded { number, why });
-                    return Ok(None);
-                }
                 let watch = AskedWatch { number, prefix, start, credit, permit };
                 self.watches.begin(&self.entry, &self.outbox, watch);
-                return Ok(None);
             }
-            ToNode::More { number, credit } => {
-                self.watches.more(number, credit);
-                return Ok(None);
-            }
-            ToNode::Unwatch { number } => {
-                self.watches.end(number);
-                return Ok(None);
-            }
-        };
-        Ok(Some(ForGroup { command, trailer, kind, permit }))
+            ToNode::More { number, credit } => self.watches.more(number, credit),
+            ToNode::Unwatch { number } => self.watches.end(number),
+            _ => self.outbox.push(ToClient::Pong),
+        }
     }
 
     /// Returns bytes of the client in rkyv's form. Tells the client if they have none, or one that is too long.

@@ -250,13 +250,7 @@ impl ClientCore {
                     self.again_at = self.again_at.or(Some(now + BACK_OFF));
                 }
             }
-            ToClient::Rejected { number, why } => {
-                if let Some(sent) = self.sent.remove(&number) {
-                    let is_known = sent.copies == 1;
-                    let error = if is_known { ClientError::Rejected(why) } else { ClientError::Unknown(why) };
-                    self.resolve(sent.call, Err(error), out);
-                }
-            }
+            ToClient::Rejected { number, why } => self.rejected(number, why, out),
             ToClient::Told { number, answer } => {
                 let id = CallId(number);
                 let ask = self.calls.get(&id).map(|call| &call.ask);

@@ -40,6 +40,15 @@ impl ClientCore {
         }
     }
 
+    /// Ends a command of which no member takes this copy.
+    pub(super) fn rejected(&mut self, number: u64, why: String, out: &mut Vec<ClientEffect>) {
+        if let Some(sent) = self.sent.remove(&number) {
+            let is_known = sent.copies == 1;
+            let error = if is_known { ClientError::Rejected(why) } else { ClientError::Unknown(why) };
+            self.resolve(sent.call, Err(error), out);
+        }
+    }
+
     /// Handles the refusal of a copy of `number` after the session has ended.
     pub(super) fn lose_session(&mut self, number: u64, out: &mut Vec<ClientEffect>) {
         if self.pinned.is_some() {
