@@ -20,7 +20,8 @@ use proc_macro2::TokenStream;
 /// - `#[snapshot]` and `#[restore]`: `Replicated::snapshot` and `Replicated::restore`.
 /// - `#[view_changed]`: `Replicated::view_changed`.
 /// - `#[wake_at]` and `#[woken]`: `Replicated::wake_at` and `Replicated::woken`.
-/// - `#[follow_ups]` and `#[follow_up]`: `QueryService::follow_ups` and `QueryService::follow_up`.
+/// - `#[follow_ups]` and `#[follow_up]`: `QueryService::follow_ups` and `QueryService::follow_up`, in groups
+///   that serve clients.
 /// - `#[changes]`, with `&mut self` and the result `Vec<(KEY, CHANGE)>`: the changes since the last call, for clients
 ///   that watch. It becomes `QueryService::take_changes` and `Watched`. A key is a string or bytes.
 ///

@@ -210,7 +210,10 @@ impl Proposer {
             let (view, by) = (table.view(), table.member().node);
             let stays = |member: &&Member| nodes.contains(&member.node);
             let members: Vec<Member> = view.members.iter().filter(stays).chain(&plan.join).cloned().collect();
-            let preferred = settings.policy.preferred(&settings.layout, &members);
+            // A policy that is not quite a function of the members must not make views without end.
+            let is_same = members == view.members && !view.preferred.is_empty();
+            let asked = || settings.policy.preferred(&settings.layout, &members);
+            let preferred = if is_same { view.preferred.clone() } else { asked() };
             let changes = (&nodes[..], &plan.join[..]);
             let proposal = reopening(view, &settings.layout, by, changes, &finals, facts.backs, preferred);
             tracing::info!(epoch = proposal.view.epoch.0, members = ?proposal.view.nodes(), trims = ?proposal.trims, "proposed");

@@ -10,7 +10,7 @@ use crate::{
     reopen::reopened,
     return_report::{ReturnReport, learn, reach, skipped},
     rules,
-    view::{Epoch, Member, OrderEnd, Seq, ShardId, ShardView, View},
+    view::{Epoch, Member, OrderEnd, Preferred, Seq, ShardId, ShardView, View},
     view_log::{Final, Finals, Proposal, Refused, Trims},
 };
 
@@ -71,9 +71,9 @@ impl ReturnReport {
 /// * A shard that [hands on no state](Counts::Passed) begins anew.
 /// * A shard that was suspended goes on as in [`reopening`](crate::reopening).
 ///
-/// [`check_restart`] accepts this view of all members that are back, if they are more than half. Members that go on in
-/// the last view don't count.
-pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[ReturnReport]) -> Proposal {
+/// Shards prefer these nodes. [`check_restart`] accepts this view of all members that are back, if they are more than
+/// half. Members that go on in the last view don't count.
+pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[ReturnReport], preferred: Preferred) -> Proposal {
     let current = &*last.view;
     let backs = &out_of(backs)[..];
     let back = |node: &NodeId| backs.iter().find(|back| back.member.node == *node);
@@ -115,7 +115,7 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[ReturnRepo
         trims.extend(end.filter(|end| end.epoch == current.epoch).map(|end| (shard.shard, end.seq)));
     }
     let nodes: Vec<NodeId> = backs.iter().map(|back| back.member.node).collect();
-    let mut view = rules::following(&before, layout, by, (&nodes, &[]), &holders, &ends, before.preferred.clone()).view;
+    let mut view = rules::following(&before, layout, by, (&nodes, &[]), &holders, &ends, preferred).view;
     let changes = Arc::make_mut(&mut view);
     // A later life joins, and the one before has left.
     let differ = |these: &[Member], others: &[Member]| {
@@ -138,10 +138,17 @@ pub fn alone_from_disk(last: &Proposal, layout: &Layout, mut back: ReturnReport)
     // The view log's part on that disk may be behind: the log of a shard may have records of later views than the view
     // log knows of.
     let latest = back.held.values().map(|held| held.end.epoch).fold(last.view.epoch, Epoch::max);
-    let mut proposal = restart(last, layout, back.member.node, &[back]);
+    let mut proposal = restart(last, layout, back.member.node, &[back], Preferred::new());
     Arc::make_mut(&mut proposal.view).epoch = Epoch(latest.0 + 1);
     let anew = rules::start_anew(&mut proposal, layout);
     (proposal, anew)
+}
+
+/// The members of the view that a restart makes, in the order of their ranks.
+pub(crate) fn members_back(current: &View, backs: &[ReturnReport]) -> Vec<Member> {
+    let backs = out_of(backs);
+    let back = |member: &Member| backs.iter().find(|back| back.member.node == member.node);
+    current.members.iter().filter_map(back).map(|back| back.member.clone()).collect()
 }
 
 /// The reports of nodes that do no more in the current view.
@@ -180,7 +187,8 @@ pub fn check_restart(
     }
     let nodes =
         |these: &[Member]| these.iter().map(|member| (member.node, member.incarnation)).collect::<BTreeSet<_>>();
-    let expected = restart(last, layout, proposal.by, &backs);
+    layout.check_preferred(&proposal.view.members, &proposal.view.preferred).map_err(Refused::Rule)?;
+    let expected = restart(last, layout, proposal.by, &backs, proposal.view.preferred.clone());
     if nodes(&proposal.view.members) != nodes(&expected.view.members) {
         return refuse("its members are not the nodes that are back".into());
     }

@@ -9,7 +9,7 @@ use crate::{
     active_view::ActiveView,
     input::{Effect, Settings},
     leases,
-    restart::{alone_from_disk, restart},
+    restart::{alone_from_disk, members_back, restart},
     return_report::{HeldCopy, ReturnReport, Skipped},
     view::{Epoch, Incarnation, Member, OrderEnd, ShardId, ShardView, View},
     view_log::Proposal,
@@ -270,7 +270,9 @@ impl Returning {
             self.wake = due;
             return;
         }
-        let proposal = restart(last, &settings.layout, me.node, &self.backs);
+        let members = members_back(&last.view, &self.backs);
+        let preferred = settings.policy.preferred(&settings.layout, &members);
+        let proposal = restart(last, &settings.layout, me.node, &self.backs, preferred);
         let (epoch, members, ends) = (proposal.view.epoch.0, proposal.view.nodes(), &proposal.ends);
         tracing::info!(epoch, ?members, ?ends, "a restart is proposed");
         out.push(Effect::Propose(proposal));

@@ -13,7 +13,8 @@ use crate::{
     view_log::{Ends, Final, Finals, Proposal, Refused, Trims},
 };
 
-/// The successor in which these members of a view stay, and these join. Shards prefer the nodes that they preferred.
+/// The successor in which these members of a view stay, and these join. Shards prefer the nodes that they
+/// preferred, as far as these are members.
 ///
 /// `finals` are the final counts of the members that stay. Others in it are left out; but where no member stays that
 /// holds a shard's state, those others that hold it are its last holders. Members that stay keep the view's order, and
@@ -27,7 +28,10 @@ pub fn successor(
     join: &[Member],
     finals: &Finals,
 ) -> Proposal {
-    following(current, layout, by, (stay, join), finals, &Ends::new(), current.preferred.clone())
+    let stays = |node: &NodeId| stay.contains(node) || join.iter().any(|member| member.node == *node);
+    let mut preferred = current.preferred.clone();
+    preferred.values_mut().for_each(|nodes| nodes.retain(stays));
+    following(current, layout, by, (stay, join), finals, &Ends::new(), preferred)
 }
 
 /// Returns what [`successor`] does, where some shards' orders end at these places and not at trims, and shards prefer

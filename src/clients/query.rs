@@ -73,7 +73,11 @@ pub trait QueryService: Replicated<Reply: Portable> {
     /// number is the first of these. `apply` of a follow-up must therefore count the first number up by one.
     ///
     /// It must follow from the state alone, numbers must never be used again, and it must be quick: it is asked for
-    /// after each batch of commands. Follow-ups are for ordered and durable groups.
+    /// after each batch of commands. Follow-ups are for ordered and durable groups that serve clients
+    /// ([`NodeBuilder::serve`](crate::NodeBuilder::serve) and `serve_sharded`): in other groups there are none.
+    ///
+    /// The command of a follow-up is one of the service's commands, which members and clients can submit too. A service
+    /// that trusts only its leader looks at [`Applied::follow_up`](crate::Applied::follow_up).
     fn follow_ups(&self) -> Range<u64> {
         0..0
     }
@@ -83,9 +87,10 @@ pub trait QueryService: Replicated<Reply: Portable> {
     ///
     /// The call runs where `apply` does, and must be quick. For work that takes long it starts a thread or a task, or
     /// asks one, and returns the command once that has it. If the leader fails meanwhile, the next one does the work
-    /// again: what is done to the outside may happen twice, the command is applied once.
+    /// again: what is done to the outside may happen twice, the command is applied once. A leader is asked for each
+    /// once, but for one that is too large to be sent.
     ///
-    /// In a durable group it is called once no crash can undo that the follow-up is due.
+    /// In a durable group it is called once no crash can undo the command because of which the follow-up is due.
     fn follow_up(&self, _number: u64) -> Option<Self::Command> {
         None
     }

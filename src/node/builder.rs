@@ -108,10 +108,12 @@ impl NodeBuilder {
     /// });
     /// ```
     ///
-    /// It can't break a rule of the [placement](squall_membership::Layout::assign): nodes that the configuration pins
-    /// go first, reserved ones hold nothing, shards have as many replicas as they are to have, and move one at a time.
-    /// It is called at the member that proposes a view, on its engine's thread, and must be quick and depend on nothing
-    /// else than the members. The result is part of the view. Give all nodes the same function, since any may propose.
+    /// It can't break the first rules of the [placement](squall_membership::Layout::assign): nodes that the
+    /// configuration pins go first, reserved ones hold nothing, shards have as many replicas as they are to have, and
+    /// move one at a time. It goes before the rules of racks and weights. It is called at the member that proposes a
+    /// view with other members than the one before, on the engine's thread or the view log's, and must be quick and
+    /// depend on nothing else than the members. The result is part of the view. Give all nodes the same function, since
+    /// any may propose.
     ///
     /// The first view of a cluster heeds it unless a [witness](crate::Witness) writes that view.
     pub fn layout_policy(&mut self, policy: impl Fn(&[Member], &mut Placements<'_>) + Send + Sync + 'static) {

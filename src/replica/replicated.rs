@@ -157,6 +157,9 @@ pub struct Applied {
     /// The number in the log of a durable group, from 1 on: the version of the state behind it. It is alike at all
     /// members and across views and restarts.
     pub version: Option<u64>,
+    /// The number of the [follow-up](crate::QueryService::follow_ups) that it is; None of all other commands. A service
+    /// whose follow-ups nobody else may submit refuses their commands without it.
+    pub follow_up: Option<u64>,
 }
 
 /// The time of a message, and its place in its group's log.
@@ -177,7 +180,7 @@ impl Stamp {
     /// Returns the place of `message`, which must be the one that this stamp is of.
     pub fn of(self, message: &Message<'_>) -> Applied {
         let (Stamp { time, version }, &Message { epoch, seq, sender, .. }) = (self, message);
-        Applied { epoch, seq, sender, time, version }
+        Applied { epoch, seq, sender, time, version, follow_up: None }
     }
 }
 

@@ -6,13 +6,16 @@
 use std::{
     io,
     ops::Range,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use fastrand::Rng;
 use squall::{
-    Config, Group, Mode, NodeId, ServeOptions, Served, Snapshot, SubmitError,
+    Applied, Config, Group, Mode, NodeId, ServeOptions, Served, Snapshot, SubmitError,
     sim::{Cluster, Options, ViewLogKind},
 };
 
@@ -31,6 +34,8 @@ struct Shop {
     shipped: Vec<[u64; 2]>,
     /// The number of times that this replica was asked for a shipment.
     asked: AtomicU64,
+    /// The number of orders for which any replica has packed a parcel, in all its lives.
+    packed: Arc<AtomicU64>,
 }
 
 #[squall::service]
@@ -41,9 +46,12 @@ impl Shop {
         self.orders
     }
 
+    /// Ships an order, if the member that leads says so in its turn.
     #[command]
-    fn ship(&mut self, order: u64, parcel: u64) {
-        self.shipped.push([order, parcel]);
+    fn ship(&mut self, order: u64, parcel: u64, at: &Applied) {
+        if at.follow_up == Some(order) {
+            self.shipped.push([order, parcel]);
+        }
     }
 
     #[follow_ups]
@@ -55,7 +63,10 @@ impl Shop {
     #[follow_up]
     fn pack(&self, order: u64) -> Option<ShopCommand> {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        asked.is_multiple_of(2).then(|| ShopCommand::Ship(order, fastrand::u64(..)))
+        asked.is_multiple_of(2).then(|| {
+            self.packed.fetch_max(order + 1, Ordering::Relaxed);
+            ShopCommand::Ship(order, fastrand::u64(..))
+        })
     }
 
     #[snapshot]
@@ -80,6 +91,7 @@ struct Run {
     cluster: Cluster,
     groups: Vec<Group<Served<Shop>>>,
     mode: Mode,
+    packed: Arc<AtomicU64>,
 }
 
 impl Run {
@@ -94,14 +106,15 @@ impl Run {
             .group("shop", |group| _ = group.mode(mode));
         let options = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config.build().expect("it is valid"), options, rng.u64(..));
-        let groups = (1..=3).map(|node| declare(&mut cluster, node)).collect();
+        let packed = Arc::default();
+        let groups = (1..=3).map(|node| declare(&mut cluster, node, &packed)).collect();
         cluster.start().expect("it starts");
-        Run { rng, cluster, groups, mode }
+        Run { rng, cluster, groups, mode, packed }
     }
 
     fn launch(&mut self, node: u32) {
         if !self.cluster.is_up(NodeId(node)) {
-            self.groups[node as usize - 1] = declare(&mut self.cluster, node);
+            self.groups[node as usize - 1] = declare(&mut self.cluster, node, &self.packed);
             self.cluster.launch(NodeId(node)).expect("it starts");
         }
     }
@@ -151,14 +164,18 @@ impl Run {
             _ => {
                 (1..=3).for_each(|node| self.launch(node));
                 let count = if self.rng.u8(0..8) == 0 { 200 } else { 1 };
-                drop(self.groups[node as usize - 1].submit(&ShopCommand::Order(count)));
+                let group = &self.groups[node as usize - 1];
+                drop(group.submit(&ShopCommand::Order(count)));
+                // One that is no follow-up ships nothing.
+                drop(group.submit(&ShopCommand::Ship(self.rng.u64(0..1000), 7)));
             }
         }
     }
 }
 
-fn declare(cluster: &mut Cluster, node: u32) -> Group<Served<Shop>> {
-    cluster.serve(NodeId(node), "shop", Shop::default(), ServeOptions::default())
+fn declare(cluster: &mut Cluster, node: u32, packed: &Arc<AtomicU64>) -> Group<Served<Shop>> {
+    let shop = Shop { packed: Arc::clone(packed), ..Shop::default() };
+    cluster.serve(NodeId(node), "shop", shop, ServeOptions::default())
 }
 
 #[test]
@@ -183,6 +200,8 @@ fn each_follow_up_is_applied_once_whatever_fails() {
         let (orders, shipped) = run.state(1);
         assert!(shipped.starts_with(&known), "seed {seed}: what a reader was shown is undone");
         assert!(shipped.iter().map(|&[order, _]| order).eq(0..orders), "seed {seed}: of {orders}: {shipped:?}");
+        let packed = run.packed.load(Ordering::Relaxed);
+        assert!(packed <= orders, "seed {seed}: {packed} parcels were packed for {orders} orders: some are undone");
         (2..=3).for_each(|node| assert_eq!(run.state(node), (orders, shipped.clone()), "seed {seed}"));
         Ok(())
     });
@@ -201,4 +220,42 @@ fn only_the_member_that_leads_is_asked_for_follow_ups() -> Result<(), SubmitErro
         assert_eq!(run.cluster.wait(PATIENCE, read), Some(Ok(0)), "{node}");
     }
     Ok(())
+}
+
+/// A service whose first follow-up lies behind the end of those that are due.
+#[derive(Default)]
+struct Overdue(u64);
+
+#[squall::service]
+impl Overdue {
+    #[command]
+    fn add(&mut self) -> u64 {
+        self.0 += 1;
+        self.0
+    }
+
+    #[follow_ups]
+    #[expect(clippy::reversed_empty_ranges, reason = "as a service with a fault may say")]
+    fn due(&self) -> Range<u64> {
+        u64::MAX..self.0
+    }
+
+    #[follow_up]
+    fn make(&self, _number: u64) -> Option<OverdueCommand> {
+        None
+    }
+}
+
+#[test]
+fn a_range_that_ends_before_it_begins_is_empty() {
+    let config = Config::builder("overdue", 1).members([1]).storage("simulated");
+    let config = config.group("overdue", |group| _ = group.mode(Mode::Durable)).build().expect("it is valid");
+    let mut cluster = Cluster::new(config, Options::default(), 1);
+    let group = cluster.serve(NodeId(1), "overdue", Overdue::default(), ServeOptions::default());
+    cluster.start().expect("it starts");
+    for count in 1..=3 {
+        let submitted = group.submit(&OverdueCommand::Add);
+        let reply = cluster.wait(PATIENCE, submitted).expect("it is applied");
+        assert!(matches!(reply, Ok(OverdueReply::Add(n)) if n == count));
+    }
 }

@@ -68,7 +68,8 @@ impl Shell {
     /// Applies a message of a node.
     pub(crate) fn apply_from(&mut self, sender: NodeId, command: &StoreCommand) -> Reply {
         self.applied += 1;
-        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender, time: Hlc(0), version: None };
+        let at =
+            Applied { epoch: Epoch(1), seq: Seq(self.applied), sender, time: Hlc(0), version: None, follow_up: None };
         let bytes = rkyv::to_bytes::<rancor::Error>(command).expect("it can be archived");
         let archived =
             rkyv::access::<rkyv::Archived<StoreCommand>, rancor::Error>(&bytes).expect("it was just archived");

@@ -72,7 +72,7 @@ fn refusal(applied: Applied) -> String {
 }
 
 fn restarted(state: &ViewLogState, by: u32) -> Proposal {
-    restart(state.last().unwrap(), state.layout(), NodeId(by), &state.returns())
+    restart(state.last().unwrap(), state.layout(), NodeId(by), &state.returns(), Default::default())
 }
 
 fn decide(state: &mut ViewLogState, proposal: Proposal) -> Arc<View> {

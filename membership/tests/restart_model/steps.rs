@@ -263,7 +263,7 @@ impl Group {
             Step::Restart => {
                 let backs = world.log_state.returns();
                 let by = backs.iter().find(|back| !back.goes_on)?.member.node;
-                let proposal = restart(world.last(), &layout(), by, &backs);
+                let proposal = restart(world.last(), &layout(), by, &backs, Default::default());
                 world.apply(Entry::Successor(proposal)).then_some(())?;
             }
             Step::Enter(n) => enter(world, n, world.last().view.epoch.0, false),

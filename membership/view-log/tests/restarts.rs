@@ -60,7 +60,7 @@ fn backs(world: &World, id: u32) -> Vec<ReturnReport> {
 fn propose_restart(world: &mut World, by: u32) {
     let last = world.last(by).expect("a view to follow");
     let layout = Layout::of_all(["group".into()]);
-    let proposal = restart(&last, &layout, NodeId(by), &backs(world, by));
+    let proposal = restart(&last, &layout, NodeId(by), &backs(world, by), Default::default());
     world.log(by).propose(proposal);
 }
 

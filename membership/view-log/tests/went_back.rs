@@ -156,7 +156,7 @@ fn third_is_late(world: &mut World, late: u32, old: &[(u32, SimDisk)]) {
     world.run_until(3000 * MS, "the nodes that are back", |world| backs(world, ids[0]).len() == 2);
     let last = world.last(ids[0]).expect("a view to follow");
     let layout = Layout::of_all(["group".into()]);
-    let proposal = restart(&last, &layout, NodeId(ids[0]), &backs(world, ids[0]));
+    let proposal = restart(&last, &layout, NodeId(ids[0]), &backs(world, ids[0]), Default::default());
     world.log(ids[0]).propose(proposal);
     let goes_on = |world: &World| ids.iter().all(|&id| world.epoch(id) == Some(epoch.0 + 1));
     world.run_until(3000 * MS, "a restart", goes_on);

@@ -170,7 +170,7 @@ impl<R: QueryService> Service for Served<R> {
             Trailer::Close(session) => self.sessions.close(session),
             Trailer::Expire { session, acts } => _ = self.sessions.expire(session, acts),
             Trailer::FollowUp { number } if self.replica.follow_ups().next() == Some(number) => {
-                self.apply(bytes, &at)?;
+                self.apply(bytes, &Applied { follow_up: Some(number), ..at })?;
             }
             // One that is not the first that is due carries the time, and no command.
             Trailer::Tick | Trailer::FollowUp { .. } => {
@@ -272,7 +272,7 @@ impl<R: QueryService> Service for Served<R> {
         match message {
             Ok(message) => Some(message.with_trailer(&Trailer::FollowUp { number }).as_slice().to_vec()),
             Err(error) => {
-                tracing::error!(number, %error, "a follow-up can't be submitted");
+                tracing::warn!(number, %error, "a follow-up can't be submitted");
                 None
             }
         }

@@ -105,7 +105,14 @@ impl Shard {
 
     fn at(&mut self) -> Applied {
         self.time += 1;
-        Applied { epoch: Epoch(1), seq: Seq(1), sender: NodeId(1), time: Hlc(self.time), version: None }
+        Applied {
+            epoch: Epoch(1),
+            seq: Seq(1),
+            sender: NodeId(1),
+            time: Hlc(self.time),
+            version: None,
+            follow_up: None,
+        }
     }
 
     fn apply(&mut self, command: &TransactionCommand) -> TransactionReply {

@@ -297,7 +297,7 @@ impl World {
         let shard = &mut self.shards[shard];
         shard.time = wall.saturating_add_signed(shard.ahead).max(shard.time + 1);
         let (epoch, seq, time) = (Epoch(1), Seq(shard.time), Hlc(shard.time));
-        Applied { epoch, seq, sender: NodeId(1), time, version: None }
+        Applied { epoch, seq, sender: NodeId(1), time, version: None, follow_up: None }
     }
 
     fn apply(&mut self, shard: usize, command: &TransactionCommand) -> TransactionReply {

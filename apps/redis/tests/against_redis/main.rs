@@ -215,7 +215,8 @@ impl Both {
 
     fn apply(&mut self, command: &StoreCommand) -> Reply {
         self.applied += 1;
-        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1), time: Hlc(0), version: None };
+        let (epoch, seq, sender, time) = (Epoch(1), Seq(self.applied), NodeId(1), Hlc(0));
+        let at = Applied { epoch, seq, sender, time, version: None, follow_up: None };
         let bytes = rkyv::to_bytes::<rancor::Error>(command).expect("it can be archived");
         let archived = rkyv::access::<_, rancor::Error>(&bytes).expect("it was just archived");
         self.store.apply(archived, &at)
