@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::random;
+
 /// A process that takes part in a cluster. Chosen by configuration, unique in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(transparent)]
@@ -13,7 +15,9 @@ pub struct NodeId(pub u32);
 impl NodeId {
     /// A random id for a caller that is no node. Nodes with ids of this kind, from 2^31 up, are not excluded.
     pub fn nameless() -> NodeId {
-        NodeId(fastrand::u32(1 << 31..u32::MAX))
+        // Not of the thread's generator alone, whose next numbers processes share after a fork.
+        let seed = random::number().unwrap_or_else(|_| fastrand::u64(..));
+        NodeId(fastrand::Rng::with_seed(seed).u32(1 << 31..u32::MAX))
     }
 }
 

@@ -64,7 +64,7 @@ mod mixed_part;
 pub mod name;
 pub mod net;
 mod op;
-mod random;
+pub mod random;
 mod recvs;
 mod region;
 #[cfg(test)]

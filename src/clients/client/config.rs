@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
-use squall_fabric::NodeId;
+use squall_fabric::{NodeId, random};
 use squall_services::{Caller, DialTarget};
 
 use super::{core::SILENCE, error::ClientError};
@@ -139,7 +139,8 @@ impl ClientConfig {
     }
 
     pub(crate) fn contacts(&self) -> Contacts {
-        Contacts::new(self.contacts.clone(), fastrand::usize(..))
+        // Any turn is right: without a random number they are not spread.
+        Contacts::new(self.contacts.clone(), random::number().unwrap_or_default() as usize)
     }
 
     /// Returns [`silence`](ClientConfig::silence), if it can be kept.

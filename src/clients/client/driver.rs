@@ -12,7 +12,7 @@ use std::{
 };
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use squall_fabric::{NodeId, Time};
+use squall_fabric::{NodeId, Time, random};
 use squall_services::{Caller, ControlStream, DialTarget, Service, StreamReader, StreamWriter, frame::FrameError};
 
 use super::{
@@ -53,6 +53,13 @@ enum DriverEvent {
     Close,
 }
 
+/// Makes the generator of a client's keys. Members route answers by these alone, so no other client may draw them, not
+/// even one in a child process.
+fn generator() -> Result<fastrand::Rng, ClientError> {
+    let seed = random::number().map_err(|error| ClientError::Start(error.to_string()))?;
+    Ok(fastrand::Rng::with_seed(seed))
+}
+
 /// The handle through which calls enter a client. When it is dropped, the client ends.
 pub(crate) struct Driver {
     events: Sender<DriverEvent>,
@@ -70,7 +77,7 @@ impl Driver {
         max_waiting: usize,
         silence: Duration,
     ) -> Result<Driver, ClientError> {
-        let core = ClientCore::new(shard.to_owned(), contacts, fastrand::Rng::new());
+        let core = ClientCore::new(shard.to_owned(), contacts, generator()?);
         Driver::run(core, shard, caller, max_waiting, silence)
     }
 
@@ -271,8 +278,11 @@ impl Threads {
         let driver = match self.pinned.entry(node) {
             Entry::Occupied(driver) => driver.into_mut(),
             Entry::Vacant(vacant) => {
-                let core = ClientCore::pinned(self.shard.clone(), member, fastrand::Rng::new());
-                match Driver::run(core, &self.shard, self.caller.clone(), usize::MAX, self.silence) {
+                let driver = generator().and_then(|random| {
+                    let core = ClientCore::pinned(self.shard.clone(), member, random);
+                    Driver::run(core, &self.shard, self.caller.clone(), usize::MAX, self.silence)
+                });
+                match driver {
                     Ok(driver) => vacant.insert(driver),
                     Err(error) => return told.resolve(Err(error)),
                 }
