@@ -188,12 +188,41 @@ impl JsonForm {
     }
 }
 
+/// The most characters of a sentence that says what is wrong with a client's JSON, which it quotes.
+const MOST_SAID: usize = 300;
+
 fn from_json<T: Command + DeserializeOwned>(json: &[u8]) -> Result<Vec<u8>, String> {
-    let value: T = serde_json::from_slice(json).map_err(|error| format!("it is no JSON of this group's: {error}"))?;
+    let refused = |error: serde_json::Error| {
+        format!("it is no JSON of this group's: {error}").chars().take(MOST_SAID).collect::<String>()
+    };
+    let value: T = serde_json::from_slice(json).map_err(refused)?;
     let bytes = rkyv::to_bytes::<rancor::Error>(&value);
     bytes.map(|bytes| bytes.to_vec()).map_err(|error| format!("it could not be serialized: {error}"))
 }
 
 fn to_json<T: Portable + Serialize>(bytes: &[u8]) -> Result<Vec<u8>, String> {
     serde_json::to_vec(&decode::<T>(bytes)?).map_err(|error| format!("it has no form in JSON: {error}"))
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_quotes_a_part_of_long_json() {
+        let long = format!("{:?}", "ä".repeat(100_000));
+        let why = from_json::<u64>(long.as_bytes()).unwrap_err();
+        assert!(why.chars().count() == MOST_SAID && why.contains("ääää"), "{why}");
+        let why = from_json::<u64>(b"-1").unwrap_err();
+        assert!(why.ends_with("at line 1 column 2"), "{why}");
+    }
+
+    #[test]
+    fn numbers_are_those_that_were_sent() {
+        for number in [12437.153548214319, 0.1, f64::MIN_POSITIVE, -f64::MAX, 5e-324] {
+            let json = format!("{number:?}").into_bytes();
+            let back = to_json::<f64>(&from_json::<f64>(&json).unwrap()).unwrap();
+            assert_eq!(String::from_utf8(back).unwrap().parse(), Ok(number));
+        }
+    }
 }

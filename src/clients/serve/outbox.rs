@@ -18,7 +18,7 @@ use squall_fabric::{
 use super::{budget::Budget, change_hub::WatchSignal};
 use crate::clients::{
     query::JsonForm,
-    wire::{ToClient, WireOutcome},
+    wire::{ToClient, WatchEnd, WireOutcome},
 };
 use squall_services::HangUp;
 
@@ -61,6 +61,13 @@ fn bytes(message: &ToClient) -> usize {
             ToClient::Answered { result: WireOutcome::Reply(bytes), .. }
             | ToClient::Told { answer: Ok(bytes), .. }
             | ToClient::Watching { answer: Some(bytes), .. } => bytes.len(),
+            // A sentence may quote what the client has sent.
+            ToClient::Told { answer: Err(why), .. }
+            | ToClient::Rejected { why, .. }
+            | ToClient::NotOpened { why, .. }
+            | ToClient::Away { why, .. }
+            | ToClient::Denied { why, .. }
+            | ToClient::WatchEnded { why: WatchEnd::Refused(why), .. } => why.len(),
             ToClient::Changes { changes, .. } => changes.iter().map(|change| change.cost() as usize).sum(),
             _ => 0,
         }
@@ -109,9 +116,14 @@ impl Outbox {
         let _ = self.form.set(form);
     }
 
+    /// Returns the client's form of the application's bytes, if it is not rkyv's.
+    pub(super) fn form(&self) -> Option<&JsonForm> {
+        self.form.get()
+    }
+
     /// Puts the application's bytes in a message that was taken into the client's form.
     pub(super) fn in_form(&self, message: ToClient) -> ToClient {
-        let Some(form) = self.form.get() else { return message };
+        let Some(form) = self.form() else { return message };
         match message {
             ToClient::Answered { number, result: WireOutcome::Reply(bytes) } => {
                 let result = (form.reply)(&bytes).map_or(WireOutcome::NoReply, WireOutcome::Reply);
@@ -270,6 +282,21 @@ mod tests {
         outbox.push(told(800));
         outbox.push(told(800));
         assert_eq!(outbox.take(), None);
+    }
+
+    #[test]
+    fn sentences_count_as_what_they_take() {
+        let why = "a".repeat(400);
+        for message in [
+            ToClient::Told { number: 0, answer: Err(why.clone()) },
+            ToClient::Rejected { number: 0, why: why.clone() },
+            ToClient::NotOpened { key: 0, why: why.clone() },
+            ToClient::WatchEnded { number: 0, why: WatchEnd::Refused(why.clone()) },
+        ] {
+            let outbox = outbox();
+            (0..3).for_each(|_| outbox.push(message.clone()));
+            assert!(outbox.is_closed(), "{message:?}");
+        }
     }
 
     #[test]
