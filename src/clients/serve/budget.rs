@@ -221,6 +221,25 @@ impl Budget {
     }
 }
 
+impl Permit {
+    /// Lets the permit be for `bytes` bytes at least, without waiting. Returns whether there is room for them.
+    pub(super) fn cover(&mut self, bytes: usize) -> bool {
+        if bytes <= self.bytes {
+            return true;
+        }
+        let mut requests = self.budget.requests.lock();
+        if requests.shares.total() == self.bytes {
+            // One that is alone may have anything, and gets it again below.
+            requests.shares.give_back(&self.holder, std::mem::take(&mut self.bytes));
+        }
+        let has_room = requests.shares.take(&self.holder, bytes - self.bytes);
+        if has_room {
+            self.bytes = bytes;
+        }
+        has_room
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut requests = self.budget.requests.lock();
@@ -447,6 +466,20 @@ mod tests {
         let budget = Budget::new(200);
         let outbox = outbox(&budget);
         assert!(budget.reserve(1000, &outbox).is_some());
+    }
+
+    #[test]
+    fn a_permit_grows_where_there_is_room_and_one_that_is_alone_grows_as_it_likes() {
+        let budget = Budget::new(200);
+        let outbox = outbox(&budget);
+        let [mut first, second] = [30, 40].map(|bytes| budget.reserve(bytes, &outbox).expect("it fits"));
+        assert!(first.cover(20) && first.cover(60) && !first.cover(61));
+        assert_eq!(budget.held().0, 100);
+        drop(second);
+        assert!(first.cover(1000));
+        assert_eq!(budget.held().0, 1000);
+        drop(first);
+        assert_eq!(budget.held(), (0, 0, 0));
     }
 
     #[test]

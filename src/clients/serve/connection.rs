@@ -40,6 +40,10 @@ const MAX_QUERIES: usize = 1024;
 /// The most application bytes of a message of a client that has not named its group yet.
 const HELLO_BYTES: usize = 0;
 
+/// The answer to a query that takes more memory than its JSON did, for which there is no room.
+const NO_ROOM_FOR_QUERY: &str =
+    "there is no room for the query now, which is longer than its JSON: ask again, or divide it";
+
 /// The answer to a client that watches in another form than rkyv's.
 const NO_WATCHES_IN_JSON: &str = "changes are told in rkyv's form only: watch with a client in Rust";
 
@@ -107,8 +111,6 @@ pub(crate) struct ConnectedClient {
     entry: Arc<ServedEntry>,
     access: CallerAccess,
     outbox: Arc<Outbox>,
-    /// The client's form of the application's bytes, if it is not rkyv's.
-    form: Option<JsonForm>,
     /// The key of the session whose answers go to the client.
     attached: Option<u64>,
     /// The key of the session in which the client listens to this node's answers.
@@ -162,17 +164,9 @@ impl ConnectedClient {
                 return Ok(None);
             }
         };
-        let form = match entry.form(codec) {
-            Ok(form) => form,
-            Err(why) => {
-                outbox.push(ToClient::Denied { only_commands: false, why });
-                return Ok(None);
-            }
-        };
-        form.into_iter().for_each(|form| outbox.set_form(form));
-        let (is_welcome, watches) = (entry.welcome(outbox), ConnectionWatches::new(&entry.clients));
+        let (is_welcome, watches) = (entry.welcome(codec, outbox), ConnectionWatches::new(&entry.clients));
         let (outbox, attached, listens) = (Arc::clone(outbox), None, None);
-        Ok(is_welcome.then_some(ConnectedClient { entry, access, outbox, form, attached, listens, watches }))
+        Ok(is_welcome.then_some(ConnectedClient { entry, access, outbox, attached, listens, watches }))
     }
 
     /// Handles a message of the client. Returns the message for its group, if there is one.
@@ -230,13 +224,16 @@ impl ConnectedClient {
     }
 
     /// Handles a message that asks this node alone.
-    fn hear_question(&mut self, message: ToNode, permit: Permit) {
+    fn hear_question(&mut self, message: ToNode, mut permit: Permit) {
         match message {
             ToNode::Query { number, consistency, query } => {
                 self.entry.count_call();
                 let told = |why| ToClient::Told { number, answer: Err(why) };
                 let Some(query) = self.received(|form| form.query, query, told) else { return };
                 let outbox = Arc::clone(&self.outbox);
+                if !permit.cover(query.len()) {
+                    return outbox.push(told(NO_ROOM_FOR_QUERY.to_owned()));
+                }
                 if outbox.ask(MAX_QUERIES) {
                     self.entry.backend.query(Query { number, consistency, query, outbox, permit });
                 } else {
@@ -245,7 +242,7 @@ impl ConnectedClient {
                     outbox.push(told(why));
                 }
             }
-            ToNode::Watch { number, .. } if self.form.is_some() => {
+            ToNode::Watch { number, .. } if self.outbox.form().is_some() => {
                 let why = WatchEnd::Refused(NO_WATCHES_IN_JSON.to_owned());
                 self.outbox.push(ToClient::WatchEnded { number, why });
             }
@@ -267,7 +264,7 @@ impl ConnectedClient {
         bytes: Vec<u8>,
         refusal: impl FnOnce(String) -> ToClient,
     ) -> Option<Vec<u8>> {
-        let Some(form) = &self.form else { return Some(bytes) };
+        let Some(form) = self.outbox.form() else { return Some(bytes) };
         let most = self.entry.options.request_bytes;
         let why = match transcode(form)(&bytes) {
             Ok(bytes) if bytes.len() <= most => return Some(bytes),

@@ -33,6 +33,7 @@ use crate::{
     clients::{
         asked_members::AskedMembers,
         changes::ChangePlace,
+        query::JsonForm,
         wire::{self, Consistency, ToClient, ToNode, VERSION},
     },
 };
@@ -97,6 +98,11 @@ impl Backend for Arc<Slow> {
         unreachable!("no client watches")
     }
 
+    fn json(&self) -> Option<JsonForm> {
+        let (grown, same) = (|json: &[u8]| Ok(vec![0; 8 * json.len()]), |bytes: &[u8]| Ok(bytes.to_vec()));
+        Some(JsonForm { command: grown, query: grown, reply: same, answer: same })
+    }
+
     fn acts(&self) -> Read<Vec<(SessionId, u64)>> {
         let (read, job) = Read::new(BackoffProfile::NONE, |(): &()| Vec::new());
         self.asked.lock().unwrap().push(job);
@@ -125,10 +131,14 @@ fn server() -> (Arc<Server>, Arc<Slow>) {
 
 /// A client's stream, whose other end is served.
 fn connect(server: &Arc<Server>) -> UnixStream {
+    connect_to(server, "slow")
+}
+
+fn connect_to(server: &Arc<Server>, group: &str) -> UnixStream {
     let (here, there) = UnixStream::pair().unwrap();
     let server = Arc::clone(server);
     thread::spawn(move || server.serve(ControlStream::local(NodeId(99), there)));
-    say(&here, &ToNode::Hello { version: VERSION, group: "slow".to_owned() });
+    say(&here, &ToNode::Hello { version: VERSION, group: group.to_owned() });
     here
 }
 
@@ -200,6 +210,40 @@ fn who_leaves_most_unread_is_hung_up_on_and_others_are_served() {
         assert_eq!(told, ToClient::Told { number, answer: Ok(vec![0; ANSWER]) });
     }
     until("nothing is held", || server.budget.held().2 == 0);
+    server.stop();
+}
+
+#[test]
+fn a_query_counts_for_what_its_json_has_become() {
+    let (server, slow) = server();
+    let (busy, asks) = (connect(&server), connect_to(&server, "slow/0/json"));
+    let (session, mut from) = (SessionId { number: 1, key: 2 }, &asks);
+    hear_welcome(from);
+    let query = ToNode::Query { number: 7, consistency: Consistency::Local, query: vec![0; HALF / 9] };
+    let mut told = || {
+        say(&asks, &query);
+        let ToClient::Told { number: 7, answer } = wire::read::<ToClient>(&mut from, ANSWER).unwrap() else {
+            panic!("no answer")
+        };
+        answer.map(|bytes| bytes.len())
+    };
+    assert_eq!(told(), Ok(ANSWER));
+    say(&busy, &ToNode::Request { session, number: 0, acknowledged: 0, command: vec![0; COMMAND] });
+    until("it is with the group", || slow.inside.lock().unwrap().0 == COMMAND);
+    assert!(told().is_err_and(|why| why.contains("ask again")));
+    slow.open();
+    until("nothing is held", || server.budget.held().0 == 0);
+    assert_eq!(told(), Ok(ANSWER));
+    server.stop();
+}
+
+#[test]
+fn a_node_that_does_not_serve_the_group_names_its_members_whatever_the_codec() {
+    let (server, _) = server();
+    let first = |stream: &UnixStream| wire::read::<ToClient>(&mut &*stream, ANSWER).unwrap();
+    assert!(matches!(first(&connect_to(&server, "slow/0/cbor")), ToClient::Denied { only_commands: false, .. }));
+    server.send_away("it leaves");
+    assert!(matches!(first(&connect_to(&server, "slow/0/cbor")), ToClient::Away { .. }));
     server.stop();
 }
 

@@ -105,7 +105,7 @@ impl ServedEntry {
 
     /// Returns the form of the application's bytes that a codec stands for, if it is not rkyv's. Fails with the reason
     /// for which clients can't have it.
-    pub(super) fn form(&self, codec: Option<&str>) -> Result<Option<JsonForm>, String> {
+    fn form(&self, codec: Option<&str>) -> Result<Option<JsonForm>, String> {
         match codec {
             None | Some("rkyv") => Ok(None),
             Some("json") => self.backend.json().map(Some).ok_or_else(|| {
@@ -116,10 +116,20 @@ impl ServedEntry {
         }
     }
 
-    /// Admits a client, or sends it to another member.
-    pub(super) fn welcome(&self, outbox: &Arc<Outbox>) -> bool {
+    /// Admits a client that speaks this codec, or sends it to another member.
+    pub(super) fn welcome(&self, codec: Option<&str>, outbox: &Arc<Outbox>) -> bool {
         let serving = self.serving.lock();
         let members = serving.members.clone();
+        // A node that does not serve the shard need not have the codec that its members have.
+        if serving.away.is_none() {
+            match self.form(codec) {
+                Ok(form) => form.into_iter().for_each(|form| outbox.set_form(form)),
+                Err(why) => {
+                    outbox.push(ToClient::Denied { only_commands: false, why });
+                    return false;
+                }
+            }
+        }
         if self.shards != 1 {
             outbox.push(ToClient::Shards(self.shards));
         }
