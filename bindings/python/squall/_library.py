@@ -8,7 +8,7 @@ import os
 import pathlib
 from typing import Any, Union
 
-from .errors import BY_CODE, Applied, ArgumentError, ClosedError, Error
+from .errors import BY_CODE, Applied, ArgumentError, ClosedError, Error, RejectedError, ReplyError
 
 Config = Union[str, "os.PathLike[str]"]
 Key = Union[str, bytes]
@@ -94,7 +94,9 @@ def result_of(method: str, reply: Any) -> Any:
     """The result of a method of a service that ``#[squall::service(json)]`` has made."""
     if isinstance(reply, dict) and list(reply) == [method]:
         return reply[method]
-    raise BY_CODE[8](f"it has no result of {method!r}", Applied.YES)
+    if reply == "Undecodable":
+        raise RejectedError(f"the type of an argument of {method!r} has refused it, so it was not called", Applied.NO)
+    raise ReplyError(f"it has no result of {method!r}", Applied.YES)
 
 
 class Connection:
@@ -113,16 +115,24 @@ class Connection:
         value(open_(described, group.encode(), JSON, limit, ctypes.byref(number)))
         self.number: int = number.value
         self.group = group
+        self.timeout = timeout
+        self._process = os.getpid()
         self.shards: int = LIBRARY.squall_shards(self.number)
 
+    def is_open(self) -> bool:
+        """Tells whether the client is open, and in this process: its threads do not come along to a forked child."""
+        return self.number != 0 and self._process == os.getpid()
+
     def close(self) -> None:
-        number, self.number = self.number, 0
-        LIBRARY.squall_close(number)
+        if self.is_open():
+            number, self.number = self.number, 0
+            LIBRARY.squall_close(number)
 
     def open(self) -> int:
         """The client's number, while it is open."""
-        if not self.number:
-            raise ClosedError("the client was closed; nothing was applied")
+        if not self.is_open():
+            why = "is of the process that has forked this one: open one here" if self.number else "was closed"
+            raise ClosedError(f"the client {why}; nothing was applied")
         return self.number
 
     def shard_of(self, key: Key) -> int:
@@ -142,5 +152,6 @@ class Connection:
         return shard
 
     def __del__(self) -> None:
+        # It has no number if it could not be opened.
         if getattr(self, "number", 0):
             self.close()

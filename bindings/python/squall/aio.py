@@ -13,13 +13,14 @@ from typing import Any
 
 from . import _library
 from ._library import LIBRARY, Config, Connection, Key
-from .errors import Applied, ClosedError
+from .errors import Applied, ClosedError, DeadlineError
 
 # The results that are taken in one turn of the loop: the rest waits for the next, so that others have their turns.
 MOST_TAKEN = 256
 
-# The calls of a shard that wait at a time: the library refuses more. Others wait for their turn.
-MOST_WAITING = 4096
+# The calls that wait at a time, of a shard and of a client: the library refuses more. Others wait for their turn.
+MOST_OF_SHARD = 4096
+MOST_OF_CLIENT = 65536
 
 
 class Calls:
@@ -29,26 +30,48 @@ class Calls:
         self.connection = connection
         self._loop = asyncio.get_running_loop()
         self._tags = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._turns = [asyncio.Semaphore(MOST_WAITING) for _ in range(connection.shards)]
+        # The calls by tag, each with its shard, whose turn it has until the library gives its result.
+        self._waiting: dict[int, tuple[asyncio.Future[Any], int]] = {}
+        turns = max(1, min(MOST_OF_SHARD, MOST_OF_CLIENT // connection.shards))
+        self._turns = [asyncio.Semaphore(turns) for _ in range(connection.shards)]
         self._descriptor = LIBRARY.squall_descriptor(connection.number)
         self._loop.add_reader(self._descriptor, self._take)
 
-    async def call(self, start: Any, shard: int, *arguments: Any) -> Any:
-        async with self._turns[shard]:
+    async def call(self, start: Any, shard: int, timeout: float | None, *arguments: Any) -> Any:
+        limit = await self._turn(shard, timeout)
+        try:
             number, tag, future = self.connection.open(), next(self._tags), self._loop.create_future()
-            refused = start(number, shard, *arguments, tag)
+            refused = start(number, shard, *arguments, limit, tag)
             if refused:
                 _library.value(refused)
-            self._waiting[tag] = future
-            return await future
+        except BaseException:
+            self._turns[shard].release()
+            raise
+        self._waiting[tag] = (future, shard)
+        return await future
+
+    async def _turn(self, shard: int, timeout: float | None) -> int:
+        """Waits for a turn of a shard, within a call's limit. Returns what is left of the limit, for the library."""
+        limit, turn = _library.milliseconds(timeout), self._turns[shard]
+        if not turn.locked():
+            await turn.acquire()
+            return limit
+        timeout = self.connection.timeout if timeout is None else timeout
+        deadline = self._loop.time() + timeout
+        try:
+            await asyncio.wait_for(turn.acquire(), timeout)
+        except asyncio.TimeoutError:
+            why = "the deadline has passed before the turn of the call has come; nothing was applied"
+            raise DeadlineError(why, Applied.NO) from None
+        return _library.milliseconds(max(0, deadline - self._loop.time()))
 
     def _take(self, most: int = MOST_TAKEN) -> None:
         for _ in range(most):
             result = LIBRARY.squall_next(self.connection.number)
             if not result:
                 return
-            future = self._waiting.pop(LIBRARY.squall_result_tag(result))
+            future, shard = self._waiting.pop(LIBRARY.squall_result_tag(result))
+            self._turns[shard].release()
             try:
                 value = _library.value(result)
             except Exception as error:
@@ -60,13 +83,14 @@ class Calls:
                     future.set_result(value)
 
     def close(self) -> None:
-        if not self.connection.number:
+        if not self.connection.is_open():
             return
         self._take(len(self._waiting))
         self._loop.remove_reader(self._descriptor)
         self.connection.close()
         waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
+        for future, shard in waiting.values():
+            self._turns[shard].release()
             if not future.done():
                 known = "it is unknown whether the command was applied"
                 future.set_exception(ClosedError(f"the client was closed; {known}", Applied.MAYBE))
@@ -90,16 +114,16 @@ class Shard:
         The command is applied once, whatever fails meanwhile. If the call fails, ``applied`` of the error says what is
         known. A task that is cancelled takes nothing back: the command may be applied.
         """
-        command, limit = _library.encoded(command), _library.milliseconds(timeout)
-        return await self._calls.call(LIBRARY.squall_start_submit, self._shard, command, len(command), limit)
+        command = _library.encoded(command)
+        return await self._calls.call(LIBRARY.squall_start_submit, self._shard, timeout, command, len(command))
 
     async def query(self, query: Any, *, consistency: str = "linearizable", timeout: float | None = None) -> Any:
         """Asks a query and returns its answer.
 
         It shows all that any caller was told before, unless ``consistency`` is ``"local"``: then it may be behind.
         """
-        query, how, limit = _library.encoded(query), _library.consistency(consistency), _library.milliseconds(timeout)
-        return await self._calls.call(LIBRARY.squall_start_query, self._shard, how, query, len(query), limit)
+        query, how = _library.encoded(query), _library.consistency(consistency)
+        return await self._calls.call(LIBRARY.squall_start_query, self._shard, timeout, how, query, len(query))
 
     async def call(self, method: str, /, **arguments: Any) -> Any:
         """Calls a command of a service that ``#[squall::service(json)]`` has made, and returns its result."""

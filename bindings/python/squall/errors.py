@@ -9,7 +9,7 @@ class Applied(enum.IntEnum):
     """The knowledge of a command whose call failed."""
 
     NO = 0
-    """No member applies it, so it may be submitted again."""
+    """No member applies it, so it may be submitted again, unless the error is a ``SkippedError``."""
     MAYBE = 1
     """It may have been applied, or may yet be."""
     YES = 2
@@ -33,11 +33,11 @@ class ConfigError(Error, ValueError):
 
 
 class FullError(Error):
-    """As many calls wait as may: wait for some."""
+    """As many calls wait as may: wait for some. Clients for asyncio let further ones wait for their turns."""
 
 
 class RejectedError(Error):
-    """The group does not take the command: it is malformed, too long, or there is no room."""
+    """The group does not take the command: it is malformed or too long, an argument is refused, or there is no room."""
 
 
 class DeniedError(Error, PermissionError):
@@ -45,7 +45,7 @@ class DeniedError(Error, PermissionError):
 
 
 class SkippedError(Error):
-    """An operator of the group has said that the command is skipped: don't submit it again."""
+    """The service has panicked with the command, and an operator has said that it is skipped: don't submit it again."""
 
 
 class NoReplyError(Error):
@@ -73,7 +73,7 @@ class UnknownOutcomeError(Error):
 
 
 class ClosedError(Error):
-    """The client was closed."""
+    """The client was closed, or is of the process that has forked this one."""
 
 
 class StartError(Error):

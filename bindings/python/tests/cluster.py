@@ -88,6 +88,11 @@ class Cluster:
         if said != b"ready\n":
             raise RuntimeError(f"member {id} said {said!r}")
 
+    def signal(self, number):
+        """Sends a signal to all members."""
+        for member in self._members.values():
+            member.send_signal(number)
+
     def kill(self, id):
         """Kills a member, as `kill -9` does."""
         member = self._members.pop(id)

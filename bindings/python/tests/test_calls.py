@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import functools
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
 import unittest
+import unittest.mock
 
 import squall
+from squall import _library
 from cluster import Cluster, make_keys
 
 
@@ -70,24 +73,51 @@ class Blocking(unittest.TestCase):
         counters.close()
         self.assertRaises(squall.ClosedError, counters.ask, "names")
         with Cluster() as other:
-            counters = squall.Client(other.file, "counters", timeout=60)
-            for id in (1, 2, 3):
-                other.kill(id)
-            started, ended = threading.Event(), []
+            # A call that was sent has surely waited. Whether it is sent when the client is closed, none can see from
+            # outside, so it gets more time until it is.
+            applied, patience = squall.Applied.NO, 0.01
+            while applied == squall.Applied.NO:
+                applied = self.applied_when_closed(other, patience)
+                patience *= 2
+                self.assertLess(patience, 60)
+            self.assertEqual(applied, squall.Applied.MAYBE)
 
-            def add():
-                started.set()
-                try:
-                    counters.call("add", name="a", amount=1)
-                except squall.Error as error:
-                    ended.append(type(error))
+    def applied_when_closed(self, cluster, patience):
+        """Closes a client during a call that no member answers, and returns what its error says."""
+        counters, ended = squall.Client(cluster.file, "counters", timeout=60), []
+        # So that there is a session.
+        counters.call("add", name="a", amount=1)
 
-            waiting = threading.Thread(target=add)
-            waiting.start()
-            started.wait()
-            counters.close()
-            waiting.join()
-            self.assertEqual(ended, [squall.ClosedError])
+        def add():
+            try:
+                counters.call("add", name="a", amount=1)
+            except squall.ClosedError as error:
+                ended.append(error.applied)
+
+        waiting = threading.Thread(target=add)
+        cluster.signal(signal.SIGSTOP)
+        waiting.start()
+        waiting.join(patience)
+        counters.close()
+        waiting.join()
+        cluster.signal(signal.SIGCONT)
+        return ended[0]
+
+    def test_children_have_clients_of_their_own(self):
+        with Cluster() as other:
+            children = pathlib.Path(__file__).with_name("children.py")
+            # Python warns of forks beside threads.
+            run = [sys.executable, "-W", "ignore", children, other.file]
+            ran = subprocess.run(run, capture_output=True, text=True, timeout=100)
+            self.assertEqual((ran.returncode, ran.stdout), (0, "{'sum': 400, 'adds': 400}\n"), ran.stderr)
+
+    def test_a_method_that_was_not_called_was_not_applied(self):
+        with self.assertRaisesRegex(squall.RejectedError, "'add'") as refused:
+            _library.result_of("add", "Undecodable")
+        self.assertEqual(refused.exception.applied, squall.Applied.NO)
+        with self.assertRaises(squall.ReplyError) as refused:
+            _library.result_of("add", {"get": 1})
+        self.assertEqual(refused.exception.applied, squall.Applied.YES)
 
     def test_threads_share_a_client(self):
         counters = self.client()
@@ -178,6 +208,33 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
             await counters.close()
             with self.assertRaises(squall.ClosedError):
                 await add
+
+    async def test_calls_wait_for_their_turns_within_their_limits(self):
+        with Cluster(shards=2) as other, unittest.mock.patch.object(squall.aio, "MOST_OF_CLIENT", 2):
+            async with await squall.aio.Shards.open(other.file, "counters", timeout=30) as counters:
+                adds = (counters[0].call("add", name="a", amount=1) for _ in range(100))
+                self.assertEqual(sorted(reply["adds"] for reply in await asyncio.gather(*adds)), list(range(1, 101)))
+                for id in (1, 2, 3):
+                    other.kill(id)
+
+                async def is_refused():
+                    with self.assertRaisesRegex(squall.DeadlineError, "turn") as late:
+                        await counters[0].submit({"clear": {}}, timeout=0.05)
+                    self.assertEqual(late.exception.applied, squall.Applied.NO)
+
+                # It has the shard's only turn, until the library gives it up.
+                first = asyncio.create_task(counters[0].submit({"clear": {}}, timeout=10))
+                await asyncio.sleep(0)
+                await is_refused()
+                first.cancel()
+                await is_refused()
+                with self.assertRaises(squall.DeadlineError) as late:
+                    await counters[0].submit({"clear": {}}, timeout=12)
+                self.assertNotIn("turn", str(late.exception))
+                behind = [asyncio.create_task(counters[1].call("add", name="a", amount=1)) for _ in range(3)]
+                await asyncio.sleep(0)
+            for error in await asyncio.gather(*behind, return_exceptions=True):
+                self.assertIsInstance(error, squall.ClosedError)
 
 
 class Tls(unittest.TestCase):
