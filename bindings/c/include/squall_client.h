@@ -58,7 +58,7 @@ typedef enum {
    */
   SQUALL_CODE_DENIED = 5,
   /*
-   An operator of the group has said that the command is skipped.
+   The service has panicked with the command, and an operator of the group has said that it is skipped.
    */
   SQUALL_CODE_SKIPPED = 6,
   /*
@@ -104,7 +104,7 @@ typedef enum {
  */
 typedef enum {
   /*
-   No member applies it, so it may be submitted again.
+   No member applies it, so it may be submitted again, unless it is skipped (SQUALL_CODE_SKIPPED).
    */
   SQUALL_APPLIED_NO = 0,
   /*

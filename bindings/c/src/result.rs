@@ -20,7 +20,7 @@ pub enum SquallCode {
     Rejected = 4,
     /// The client's certificate does not permit the call, or the group does not have the codec.
     Denied = 5,
-    /// An operator of the group has said that the command is skipped.
+    /// The service has panicked with the command, and an operator of the group has said that it is skipped.
     Skipped = 6,
     /// The command was applied, and its reply is too long to be kept for clients.
     NoReply = 7,
@@ -46,7 +46,7 @@ pub enum SquallCode {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SquallApplied {
-    /// No member applies it, so it may be submitted again.
+    /// No member applies it, so it may be submitted again, unless it is skipped (SQUALL_CODE_SKIPPED).
     No = 0,
     /// It may have been applied, or may yet be.
     Maybe = 1,

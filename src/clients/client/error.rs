@@ -141,7 +141,8 @@ impl ClientError {
         ))
     }
 
-    /// Tells whether it is certain that no member applies the command, so that it may be submitted again.
+    /// Tells whether it is certain that no member applies the command, so that it may be submitted again, unless it is
+    /// [`Skipped`](ClientError::Skipped).
     pub fn is_not_applied(&self) -> bool {
         match self {
             ClientError::Full { .. }
