@@ -60,7 +60,7 @@ pub struct ChangePlace {
     /// The change's number, from 1 on; 0 stands for the beginning.
     pub number: u64,
     /// The [group's time](crate::Applied::time) at the change, in nanoseconds since 1970 (UTC). It tells histories
-    /// apart: a group in memory that began anew numbers its changes from 1 again.
+    /// apart: a group in memory that began anew numbers its changes from 1 again. It is 0 before the first message.
     pub time_ns: u64,
 }
 

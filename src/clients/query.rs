@@ -99,7 +99,12 @@ pub trait QueryService: Replicated<Reply: Portable> {
     /// each [view](Replicated::view_changed), and after the replica was [woken](Replicated::woken).
     ///
     /// The changes must follow from what was applied alone, as the state does, and are no part of the
-    /// [snapshot](Replicated::snapshot).
+    /// [snapshot](Replicated::snapshot). What a service has to report as it is made, or
+    /// [restored](Replicated::restore), is dropped.
+    ///
+    /// A program that reports what an earlier one did not report, in a group that has state already, must begin with
+    /// that at the same command at all members: at a [time](crate::Applied::time), say. Else members number changes
+    /// differently, since each restores its own snapshot, and watches that move between members fail or miss changes.
     fn take_changes(&mut self, _into: &mut Changes) {}
 }
 

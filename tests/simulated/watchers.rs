@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 pub(crate) struct Reporting {
     pub(crate) numbers: Vec<u64>,
     pub(crate) changes: Vec<(Key, u64)>,
-    /// The number of changes that it has reported.
+    /// The number of changes that it has reported since it was made or restored.
     reported: usize,
 }
 
@@ -67,7 +67,7 @@ impl Replicated for Reporting {
         let (count, words) = words.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
         let (numbers, changes) = words.split_at(*count as usize);
         let changes: Vec<(Key, u64)> = changes.chunks(2).map(|pair| (pair[0] as Key, pair[1])).collect();
-        *self = Reporting { numbers: numbers.to_vec(), reported: changes.len(), changes };
+        *self = Reporting { numbers: numbers.to_vec(), reported: 0, changes };
         Ok(())
     }
 }

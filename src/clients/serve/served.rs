@@ -74,9 +74,9 @@ enum Audience {
     AndListeners,
 }
 
-impl<R> Served<R> {
+impl<R: QueryService> Served<R> {
     pub(crate) fn new(replica: R, clients: Arc<Clients>) -> Served<R> {
-        Served {
+        let mut served = Served {
             replica,
             sessions: Sessions::default(),
             clients,
@@ -85,7 +85,9 @@ impl<R> Served<R> {
             held: VecDeque::new(),
             not_applied: BTreeSet::new(),
             encoded: AlignedVec::new(),
-        }
+        };
+        served.drop_changes();
+        served
     }
 
     /// Makes a replica to which no client is connected: for [earlier states](crate::Group::at_version) of a group that
@@ -94,6 +96,15 @@ impl<R> Served<R> {
         Served::new(replica, Arc::default())
     }
 
+    /// Drops the changes that the application has to report of a state that it was given. This replica alone was given
+    /// it here, and the others would not count them.
+    fn drop_changes(&mut self) {
+        self.replica.take_changes(&mut self.changes);
+        drop(self.changes.take());
+    }
+}
+
+impl<R> Served<R> {
     /// Returns what a listener is told of the requests of a session, from a number on, that have answers already.
     pub(super) fn answers(&self, session: SessionId, first: u64) -> Vec<ToClient> {
         let Some(kept) = self.sessions.kept(session, first) else {
@@ -242,6 +253,7 @@ impl<R: QueryService> Service for Served<R> {
         self.replica.restore(&mut from)?;
         self.sessions = sessions;
         self.last = last;
+        self.drop_changes();
         self.clients.changes.restore(history, last.time);
         self.held.clear();
         self.not_applied = self.sessions.all_kept().collect();
