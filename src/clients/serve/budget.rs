@@ -25,7 +25,7 @@ use squall_fabric::{
     sync::{Condition, Lock},
 };
 
-use super::outbox::Outbox;
+use super::{outbox::Outbox, watch_limit::WatchLimit};
 
 /// The requests of members, of those that came later, that may come before a client's that waits for the bytes of
 /// members alone. So many requests later it is the client's turn.
@@ -42,6 +42,7 @@ pub(crate) struct Budget {
     unread: AtomicUsize,
     /// The outboxes of all connections.
     boxes: Lock<Vec<Weak<Outbox>>>,
+    pub(super) watches: Arc<WatchLimit>,
 }
 
 #[derive(Debug)]
@@ -133,6 +134,7 @@ impl Budget {
             requests: Lock::new(Requests::new(half)),
             unread: AtomicUsize::new(0),
             boxes: Lock::default(),
+            watches: WatchLimit::new(),
         })
     }
 

@@ -1,7 +1,8 @@
 //! The changes of a group's replica, and the clients of this node that watch them.
 //!
 //! The delivering thread only appends. One thread for all groups of a node goes through the watches, and queues what
-//! their credit permits: beyond it a watch costs the node nothing, since all read from the one history.
+//! their credit permits. A watch holds no changes of its own, since all read from the one history. But each is looked
+//! at in each round, so a node has a [limit](super::watch_limit) of them.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +13,15 @@ use std::{
     },
 };
 
-use squall_fabric::sync::{Condition, Lock};
+use squall_fabric::sync::Lock;
 use squall_ordered::log::Hlc;
 
-use super::{history::ChangeHistory, outbox::Outbox};
+use super::{
+    history::ChangeHistory,
+    outbox::{HeldAnswer, Outbox},
+    watch_limit::WatchPermit,
+    watch_signal::WatchSignal,
+};
 use crate::{
     clients::{
         changes::{ChangePlace, ReportedChange},
@@ -67,6 +73,7 @@ struct Watcher {
     stage: WatchStage,
     /// The bytes of changes that were looked at since it was last told a place.
     unmarked: usize,
+    _permit: WatchPermit,
 }
 
 #[derive(Debug)]
@@ -77,8 +84,9 @@ enum WatchStage {
     Now,
     /// It is to begin behind a place, as soon as the replica has come so far.
     Behind(ChangePlace),
-    /// It is to begin with an answer that shows the state at a place, as soon as that can't be undone.
-    Answered(ChangePlace, Vec<u8>),
+    /// It is to begin with an answer that shows the state at a place, as soon as that can't be undone and the client
+    /// has room for it.
+    Answered(ChangePlace, HeldAnswer),
     /// It was told all up to a place.
     Following(ChangePlace),
 }
@@ -135,6 +143,8 @@ impl ChangeHub {
         self.state.lock().history = history;
         // Only now: a place before this time is one that the history has.
         self.pass(time);
+        // Watches may wait for what the other copy did not have.
+        self.ring();
     }
 
     /// Tells whether the last change can be undone. If it is one of a view, it can be until a message follows.
@@ -162,6 +172,7 @@ impl ChangeHub {
         prefix: Vec<u8>,
         start: &WatchStart,
         credit: i64,
+        permit: WatchPermit,
     ) -> WatchKey {
         let stage = match start {
             WatchStart::Now => WatchStage::Now,
@@ -172,7 +183,7 @@ impl ChangeHub {
         let mut state = self.state.lock();
         state.next += 1;
         let key = state.next;
-        state.watchers.insert(key, Watcher { outbox, number, prefix, credit, stage, unmarked: 0 });
+        state.watchers.insert(key, Watcher { outbox, number, prefix, credit, stage, unmarked: 0, _permit: permit });
         self.watchers.store(state.watchers.len(), Ordering::Relaxed);
         drop(state);
         self.ring();
@@ -180,7 +191,7 @@ impl ChangeHub {
     }
 
     /// Lets a watch begin with the answer to its query, which shows the state at this place.
-    pub(super) fn answered(&self, key: WatchKey, place: ChangePlace, answer: Vec<u8>) {
+    pub(super) fn answered(&self, key: WatchKey, place: ChangePlace, answer: HeldAnswer) {
         if let Some(watcher) = self.state.lock().watchers.get_mut(&key) {
             watcher.stage = WatchStage::Answered(place, answer);
         }
@@ -199,6 +210,12 @@ impl ChangeHub {
         let mut state = self.state.lock();
         state.watchers.remove(&key);
         self.watchers.store(state.watchers.len(), Ordering::Relaxed);
+    }
+
+    /// Removes the keys of watches that have ended.
+    pub(super) fn forget_ended(&self, keys: &mut BTreeMap<u64, WatchKey>) {
+        let state = self.state.lock();
+        keys.retain(|_, key| state.watchers.contains_key(key));
     }
 
     /// Goes through all watches once. Tells whether there is more to tell at once.
@@ -252,7 +269,8 @@ impl Watcher {
             WatchStage::Behind(place) => history.check(*place, now).map(|checked| checked.map(|()| (*place, None))),
             WatchStage::Answered(place, answer) => {
                 let tellable = history.tellable(persisted)?;
-                (tellable.number >= place.number).then(|| Ok((*place, Some(std::mem::take(answer)))))
+                let may_begin = tellable.number >= place.number && self.outbox.has_room(answer.len());
+                may_begin.then(|| Ok((*place, Some(answer.take()))))
             }
             WatchStage::Following(place) => Some(Ok((*place, None))),
         }
@@ -268,13 +286,16 @@ impl Watcher {
     ) -> Option<(Option<ToClient>, bool)> {
         let number = self.number;
         let until = history.tellable(persisted).filter(|until| until.number > place.number)?;
-        if !self.outbox.has_room() {
+        if !self.outbox.has_room(0) {
             return None;
         }
         let told = match history.tell(place, until.number, &self.prefix, self.credit) {
             Err(why) => return Some((Some(ToClient::WatchEnded { number, why }), false)),
             Ok(told) => told,
         };
+        if !self.outbox.has_room(told.cost as usize) {
+            return None;
+        }
         self.stage = WatchStage::Following(told.upto);
         self.credit = self.credit.saturating_sub_unsigned(told.cost);
         self.unmarked += told.looked;
@@ -290,40 +311,109 @@ impl Watcher {
 /// The place at which a watch begins, and the answer to its query.
 type WatchBegin = (ChangePlace, Option<Vec<u8>>);
 
-/// The wake-up of the thread that goes through the watches.
-#[derive(Debug, Default)]
-pub(super) struct WatchSignal {
-    state: Lock<SignalState>,
-    rung: Condition,
-}
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use std::{sync::mpsc, thread, time::Duration};
 
-#[derive(Debug, Default)]
-struct SignalState {
-    rung: bool,
-    over: bool,
-}
+    use squall_fabric::{Time, share::Holder};
 
-impl WatchSignal {
-    pub(super) fn ring(&self) {
-        let before = std::mem::replace(&mut self.state.lock().rung, true);
-        if !before {
-            self.rung.notify_one();
-        }
+    use super::{super::budget::Budget, *};
+    use crate::clients::changes::Changes;
+
+    /// The size of the boxes of these tests.
+    const BOX_BYTES: usize = 1000;
+
+    fn outbox() -> Arc<Outbox> {
+        Arc::new(Outbox::new(BOX_BYTES, Time::ZERO, Holder::Trusted, Budget::new(1 << 20)))
     }
 
-    /// Ends the thread.
-    pub(super) fn stop(&self) {
-        self.state.lock().over = true;
-        self.rung.notify_one();
+    fn told(bytes: usize) -> ToClient {
+        ToClient::Told { number: 0, answer: Ok(vec![0; bytes]) }
     }
 
-    /// Waits for the next ring. Returns whether the thread goes on.
-    pub(super) fn wait(&self) -> bool {
-        let mut state = self.state.lock();
-        while !state.rung && !state.over {
-            state = self.rung.wait(state);
-        }
-        state.rung = false;
-        !state.over
+    fn watch(hub: &ChangeHub, outbox: &Arc<Outbox>, start: &WatchStart) -> WatchKey {
+        let permit = outbox.admit_watch().expect("there are few");
+        hub.watch(outbox, 7, Vec::new(), start, 1 << 20, permit)
+    }
+
+    fn pump(hub: &ChangeHub) {
+        while hub.pump() {}
+    }
+
+    /// Returns the kinds of the messages that wait.
+    fn take(outbox: &Outbox) -> Vec<&'static str> {
+        let kind = |message: ToClient| match message {
+            ToClient::Told { .. } => "told",
+            ToClient::Watching { .. } => "watching",
+            ToClient::Changes { .. } => "changes",
+            _ => "other",
+        };
+        outbox.take().into_iter().flatten().map(kind).collect()
+    }
+
+    #[test]
+    fn changes_that_do_not_fit_wait_for_room_and_one_that_never_does_for_an_empty_box() {
+        let (hub, outbox) = (ChangeHub::new(1 << 20, false), outbox());
+        watch(&hub, &outbox, &WatchStart::Now);
+        pump(&hub);
+        assert_eq!(take(&outbox), ["watching"]);
+        let append = |bytes| {
+            let mut changes = Changes::default();
+            changes.push(vec![0; bytes], &0_u64);
+            hub.append(changes.take(), Hlc(1), 0);
+            pump(&hub);
+        };
+        outbox.push(told(300));
+        append(800);
+        assert_eq!(take(&outbox), ["told"], "both do not fit");
+        let signal = Arc::default();
+        outbox.signal_room(&signal);
+        append(2 * BOX_BYTES);
+        let (tell, heard) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while signal.wait() {
+                    pump(&hub);
+                }
+            });
+            let outbox = &outbox;
+            scope.spawn(move || {
+                outbox.push(ToClient::Pong);
+                while !outbox.is_closed() {
+                    take(outbox).into_iter().for_each(|kind| tell.send(kind).unwrap());
+                }
+            });
+            let next = || heard.recv_timeout(Duration::from_secs(60));
+            assert_eq!([(); 3].map(|()| next()), ["other", "changes", "changes"].map(Ok));
+            assert!(!outbox.is_closed());
+            outbox.close();
+            signal.stop();
+        });
+    }
+
+    #[test]
+    fn the_answer_of_a_watch_waits_for_room_and_counts_until_then() {
+        let (hub, outbox) = (ChangeHub::new(1 << 20, false), outbox());
+        let key = watch(&hub, &outbox, &WatchStart::Query(Vec::new()));
+        assert!(outbox.ask(1));
+        outbox.push(told(300));
+        let before = outbox.unread();
+        hub.answered(key, ChangePlace::default(), HeldAnswer::new(&outbox, vec![0; 800]));
+        pump(&hub);
+        assert_eq!(outbox.unread(), before + 800);
+        assert!(!outbox.ask(1), "it waits");
+        assert_eq!(take(&outbox), ["told"]);
+        outbox.push(ToClient::Pong);
+        assert_eq!(take(&outbox), ["other"]);
+        pump(&hub);
+        assert_eq!(take(&outbox), ["watching"]);
+        assert!(outbox.ask(1));
+        // One that is not wanted any more is held no longer.
+        let key = watch(&hub, &outbox, &WatchStart::Query(Vec::new()));
+        let before = outbox.unread();
+        hub.answered(key, ChangePlace::default(), HeldAnswer::new(&outbox, vec![0; 800]));
+        hub.unwatch(key);
+        assert_eq!(outbox.unread(), before);
+        assert!(outbox.ask(1));
     }
 }

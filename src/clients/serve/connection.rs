@@ -19,7 +19,7 @@ use squall_services::{ControlStream, StreamWriter, frame::FrameError};
 use super::{
     backend::Query,
     budget::Permit,
-    outbox::Outbox,
+    outbox::{MAX_QUERIES, Outbox, too_many_queries},
     server::{ServedEntry, Server},
     watching::{AskedWatch, ConnectionWatches},
 };
@@ -33,9 +33,6 @@ use crate::{
         wire::{self, Members, ShardName, ToClient, ToNode, VERSION, WatchEnd},
     },
 };
-
-/// The number of a client's queries that may wait for answers; further ones are refused at once.
-const MAX_QUERIES: usize = 1024;
 
 /// The most application bytes of a message of a client that has not named its group yet.
 const HELLO_BYTES: usize = 0;
@@ -237,9 +234,7 @@ impl ConnectedClient {
                 if outbox.ask(MAX_QUERIES) {
                     self.entry.backend.query(Query { number, consistency, query, outbox, permit });
                 } else {
-                    let why =
-                        format!("{MAX_QUERIES} queries of this client wait for answers already: ask fewer at once");
-                    outbox.push(told(why));
+                    outbox.push(told(too_many_queries()));
                 }
             }
             ToNode::Watch { number, .. } if self.outbox.form().is_some() => {

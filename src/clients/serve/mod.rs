@@ -33,6 +33,8 @@ mod server;
 mod sharded_tests;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
+mod watch_limit;
+mod watch_signal;
 #[cfg(all(test, not(squall_loom)))]
 mod watch_tests;
 mod watching;

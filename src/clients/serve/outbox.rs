@@ -15,7 +15,7 @@ use squall_fabric::{
     sync::{Condition, Lock},
 };
 
-use super::{budget::Budget, change_hub::WatchSignal};
+use super::{budget::Budget, watch_limit::WatchPermit, watch_signal::WatchSignal};
 use crate::clients::{
     query::JsonForm,
     wire::{ToClient, WatchEnd, WireOutcome},
@@ -47,9 +47,19 @@ struct OutboxState {
     bytes: usize,
     /// The bytes that were taken and are being written.
     writing: usize,
+    /// The bytes of answers that wait for the beginnings of their watches.
+    held: usize,
     /// Whether changes wait for room.
     is_short: bool,
     closed: bool,
+}
+
+/// The number of a client's queries that may wait for answers; further ones are refused at once.
+pub(super) const MAX_QUERIES: usize = 1024;
+
+/// The refusal of a query beyond [`MAX_QUERIES`].
+pub(super) fn too_many_queries() -> String {
+    format!("{MAX_QUERIES} queries of this client wait for answers already: ask fewer at once")
 }
 
 /// The approximate size of a message beside its contents, in bytes.
@@ -182,7 +192,7 @@ impl Outbox {
     /// Returns the number of bytes that the client has not read.
     pub(super) fn unread(&self) -> usize {
         let state = self.state.lock();
-        state.bytes + state.writing
+        state.bytes + state.writing + state.held
     }
 
     /// Waits for messages, and takes them all; earlier ones then count as written. Returns None once it is closed and
@@ -220,11 +230,19 @@ impl Outbox {
         let _ = self.room.set(Arc::clone(signal));
     }
 
-    /// Tells whether there is room for changes, which leave half of the box to answers. If not, it is signalled.
-    pub(super) fn has_room(&self) -> bool {
+    /// Tells whether there is room for so many bytes of changes, which leave half of the box to answers. What is larger
+    /// than the box has room once that is empty. If there is none, it is signalled.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
         let mut state = self.state.lock();
-        state.is_short = state.bytes + state.writing > self.max_bytes / 2;
+        let unread = state.bytes + state.writing;
+        let is_too_much = unread > 0 && unread + MESSAGE_BYTES + bytes > self.max_bytes;
+        state.is_short = unread > self.max_bytes / 2 || is_too_much;
         !state.is_short
+    }
+
+    /// Admits one more watch, if the node has room for it.
+    pub(super) fn admit_watch(&self) -> Option<WatchPermit> {
+        self.budget.watches.admit(&self.holder)
     }
 
     /// Counts a query that will be [answered](Outbox::answer), unless `max` queries wait already.
@@ -242,6 +260,44 @@ impl Outbox {
     /// Notes that a query that was counted has been answered.
     pub(crate) fn end_ask(&self) {
         self.asked.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The answer to a query that was [counted](Outbox::ask), until its watch begins. It counts among the bytes that its
+/// client has not read.
+#[derive(Debug)]
+pub(super) struct HeldAnswer {
+    outbox: Arc<Outbox>,
+    answer: Vec<u8>,
+}
+
+impl HeldAnswer {
+    pub(super) fn new(outbox: &Arc<Outbox>, answer: Vec<u8>) -> HeldAnswer {
+        outbox.state.lock().held += answer.len();
+        if outbox.budget.add_unread(answer.len()) {
+            outbox.budget.shed();
+        }
+        HeldAnswer { outbox: Arc::clone(outbox), answer }
+    }
+
+    /// The number of its bytes.
+    pub(super) fn len(&self) -> usize {
+        self.answer.len()
+    }
+
+    /// Takes the answer, which counts no more.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        let answer = std::mem::take(&mut self.answer);
+        self.outbox.state.lock().held -= answer.len();
+        self.outbox.budget.sub_unread(answer.len());
+        answer
+    }
+}
+
+impl Drop for HeldAnswer {
+    fn drop(&mut self) {
+        self.take();
+        self.outbox.end_ask();
     }
 }
 

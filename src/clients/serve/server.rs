@@ -20,11 +20,11 @@ use squall_services::ControlStream;
 use super::{
     backend::Backend,
     budget::{Budget, Permit},
-    change_hub::WatchSignal,
     clients::Clients,
     connection,
     options::ServeOptions,
     outbox::Outbox,
+    watch_signal::WatchSignal,
 };
 use crate::{
     calls::{

@@ -156,6 +156,11 @@ fn a_watch_goes_on_from_a_stored_place_and_not_in_another_history() {
     // No member will come to this place: all have passed its time.
     let beyond = ChangePlace { number: 1000, ..place };
     assert_eq!(client.watch_from("", beyond).wait().err(), Some(ClientError::OtherHistory { number: 1000 }));
+    // Watches that have ended take no place of the 1024 that a client may have.
+    for _ in 0..1024 {
+        assert_eq!(client.watch_from("", other).wait().err(), Some(ClientError::OtherHistory { number: 2 }));
+    }
+    assert!(client.watch("").wait().is_ok());
     // This one may come yet.
     let later = ChangePlace { number: 1000, time_ns: u64::MAX };
     let late = client.within(Duration::from_millis(50)).watch_from("", later).wait().err();

@@ -2,7 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{budget::Permit, change_hub::WatchKey, clients::Clients, outbox::Outbox, server::ServedEntry};
+use super::{
+    budget::Permit,
+    change_hub::WatchKey,
+    clients::Clients,
+    outbox::{HeldAnswer, MAX_QUERIES, Outbox, too_many_queries},
+    server::ServedEntry,
+    watch_limit::WatchPermit,
+};
 use crate::{
     calls::error::ReadError,
     clients::wire::{Members, ToClient, WatchEnd, WatchStart},
@@ -29,22 +36,17 @@ impl ConnectionWatches {
     pub(super) fn begin(&mut self, entry: &ServedEntry, outbox: &Arc<Outbox>, watch: AskedWatch) {
         let AskedWatch { number, prefix, start, credit, permit } = watch;
         self.end(number);
-        let refused = if prefix.len() > MAX_PREFIX_BYTES {
-            Some(format!("a prefix has {MAX_PREFIX_BYTES} bytes at most: watch with a shorter one"))
-        } else if self.keys.len() >= MAX_WATCHES {
-            Some(format!("this client has {MAX_WATCHES} watches already: watch fewer, with shorter prefixes"))
-        } else {
-            None
+        let admitted = match self.admit(outbox, &prefix, &start) {
+            Ok(admitted) => admitted,
+            Err(why) => return outbox.push(ToClient::WatchEnded { number, why: WatchEnd::Refused(why) }),
         };
-        if let Some(why) = refused {
-            return outbox.push(ToClient::WatchEnded { number, why: WatchEnd::Refused(why) });
-        }
         let changes = &self.clients.changes;
-        let key = changes.watch(outbox, number, prefix, &start, credit);
+        let key = changes.watch(outbox, number, prefix, &start, credit, admitted);
         self.keys.insert(number, key);
         let WatchStart::Query(query) = start else { return };
         let (clients, outbox) = (Arc::clone(&self.clients), Arc::clone(outbox));
         let refuse = move |clients: &Clients, outbox: &Outbox, why| {
+            outbox.end_ask();
             clients.changes.unwatch(key);
             outbox.push(ToClient::WatchEnded { number, why: WatchEnd::Refused(why) });
         };
@@ -53,7 +55,9 @@ impl ConnectionWatches {
             Box::new(move |answer| {
                 drop(permit);
                 match answer {
-                    Ok((Ok(answer), place)) => clients.changes.answered(key, place, answer),
+                    Ok((Ok(answer), place)) => {
+                        clients.changes.answered(key, place, HeldAnswer::new(&outbox, answer));
+                    }
                     Ok((Err(why), _)) => refuse(&clients, &outbox, why),
                     Err(error @ (ReadError::Unordered | ReadError::Panicked)) => {
                         refuse(&clients, &outbox, error.to_string());
@@ -66,6 +70,24 @@ impl ConnectionWatches {
                 }
             }),
         );
+    }
+
+    /// Admits a watch, and counts its query. Fails with the reason for which it is refused.
+    fn admit(&mut self, outbox: &Outbox, prefix: &[u8], start: &WatchStart) -> Result<WatchPermit, String> {
+        if prefix.len() > MAX_PREFIX_BYTES {
+            return Err(format!("a prefix has {MAX_PREFIX_BYTES} bytes at most: watch with a shorter one"));
+        }
+        if self.keys.len() >= MAX_WATCHES {
+            self.clients.changes.forget_ended(&mut self.keys);
+        }
+        if self.keys.len() >= MAX_WATCHES {
+            return Err(format!("this client has {MAX_WATCHES} watches already: watch fewer, with shorter prefixes"));
+        }
+        let permit = outbox.admit_watch().ok_or("the node has no room for more watches of this client: watch fewer")?;
+        if matches!(start, WatchStart::Query(_)) && !outbox.ask(MAX_QUERIES) {
+            return Err(too_many_queries());
+        }
+        Ok(permit)
     }
 
     pub(super) fn more(&self, number: u64, credit: u64) {
