@@ -23,7 +23,7 @@ pub struct ClientConfig {
     contacts: Vec<DialTarget>,
     /// The time from a call to its deadline: 10 s.
     pub timeout: Duration,
-    /// The number of calls that may wait at a time: 4096.
+    /// The number of calls that may wait at a time: 4096. As many commands for all members may wait besides.
     pub max_waiting: usize,
     /// The time of a member's silence after which the client goes to another one: 3 s. From 100 ms to 30 s, since after
     /// 30 s a member closes the connection of a silent client. The client pings a member that has been silent for a

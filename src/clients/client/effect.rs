@@ -98,6 +98,11 @@ pub(crate) enum ClientEffect {
 }
 
 impl Ask {
+    /// Tells whether it is a command to which each member answers.
+    pub(super) fn is_for_all(&self) -> bool {
+        matches!(self, Ask::All(_))
+    }
+
     /// Returns the effect that asks a query, if it is one.
     pub(super) fn query(&self, id: CallId) -> Option<ClientEffect> {
         let (Ask::Query(consistency, query) | Ask::TryQuery(consistency, query)) = self else { return None };

@@ -34,6 +34,9 @@ struct DriverWay {
 #[derive(Default)]
 struct LazyState {
     driver: Option<Arc<Driver>>,
+    /// The driver of commands for all, in a session of its own: until all members have answered, such a command holds
+    /// its session's mark back, and with that the commands behind it.
+    of_all: Option<Arc<Driver>>,
     /// The members of the newest view of this process' own node, if it has one.
     members: Members,
 }
@@ -60,15 +63,17 @@ impl LazyDriver {
     /// Takes the members of a view that this process' own node has installed.
     pub(crate) fn learn(&self, members: Members) {
         let mut state = self.state.lock();
-        if let Some(driver) = &state.driver {
-            driver.learn(members.clone());
-        }
+        state.driver.iter().chain(&state.of_all).for_each(|driver| driver.learn(members.clone()));
         state.members = members;
     }
 
     /// Returns the driver, whose threads run from now on.
     pub(crate) fn get(&self) -> Result<Arc<Driver>, ClientError> {
-        if let Some(driver) = &self.state.lock().driver {
+        self.started(|state| &mut state.driver)
+    }
+
+    fn started(&self, of: fn(&mut LazyState) -> &mut Option<Arc<Driver>>) -> Result<Arc<Driver>, ClientError> {
+        if let Some(driver) = of(&mut self.state.lock()) {
             return Ok(Arc::clone(driver));
         }
         let Some(DriverWay { caller, contacts, max_waiting, silence }) = self.way.get() else {
@@ -78,7 +83,7 @@ impl LazyDriver {
         let started =
             Arc::new(Driver::start(&self.name, contacts.clone(), caller.clone(), *max_waiting, silence.clone()?)?);
         let mut state = self.state.lock();
-        let driver = Arc::clone(state.driver.get_or_insert_with(|| Arc::clone(&started)));
+        let driver = Arc::clone(of(&mut state).get_or_insert_with(|| Arc::clone(&started)));
         driver.learn(state.members.clone());
         drop(state);
         // Of two that were started at the same time, one ends here.
@@ -95,7 +100,8 @@ impl LazyDriver {
 
     /// Makes a call whose result another waits for.
     pub(crate) fn call_into(&self, ask: Ask, limit: Duration, resolve: Resolve) {
-        match self.get() {
+        let driver = if ask.is_for_all() { self.started(|state| &mut state.of_all) } else { self.get() };
+        match driver {
             Ok(driver) => driver.call_into(ask, limit, resolve),
             Err(error) => resolve.resolve(Err(error)),
         }

@@ -89,17 +89,17 @@ use crate::{
     replica::command::Command,
 };
 
-/// A client of a group, or of one of its [`Shards`], with a session of its own. Clones are handles to the same client,
-/// for any number of threads and tasks.
+/// A client of a group, or of one of its [`Shards`], with a session of its own, and another one for
+/// [`submit_all`](Client::submit_all). Clones are handles to the same client, for any number of threads and tasks.
 ///
 /// A member of the group has such handles too: [`ServedGroup::anywhere`](crate::ServedGroup::anywhere). There a command
 /// goes through the member itself while it can send it, as its own [`submit`](crate::Group::submit), and over a session
 /// to another member otherwise. Such a command goes its way only while its [`Call`] is awaited or waited for, unless
 /// the member has accepted it at once; and one that waited for room may be overtaken by later ones.
 ///
-/// Commands are applied in the order in which they are submitted while one connection lasts. Where a connection breaks,
-/// commands that were under way at the same time may be applied in another order. Wait for a reply before submitting
-/// what must come later.
+/// Commands are applied in the order in which they are [submitted](Client::submit) while one connection lasts. Where a
+/// connection breaks, commands that were under way at the same time may be applied in another order. Wait for a reply
+/// before submitting what must come later.
 #[derive(derive_more::Debug)]
 #[debug("Client {{ timeout: {timeout:?} }}")]
 pub struct Client<R: QueryService> {
@@ -184,8 +184,14 @@ impl<R: QueryService> Client<R> {
     /// the command. All are alike, if the service is deterministic: see [`Replies::agreed`]. The command is applied
     /// once, as that of a [`submit`](Client::submit).
     ///
-    /// The client has a connection to each member for this, from the first such call on. A member's handle sends such a
+    /// The client has a session and connections of their own for this, one to each member, from the first such call on.
+    /// So there is no order between these commands and others unless a reply is awaited. A member's handle sends such a
     /// command over a session, too, and hears its own reply over a stream.
+    ///
+    /// Until each member has replied or is gone, or the deadline has passed, the group keeps the replies for this
+    /// client. Later commands for all wait behind it once as many are under way as the group's
+    /// [`window`](crate::ServeOptions::window), or once the replies that are kept take its
+    /// [`reply_bytes`](crate::ServeOptions::reply_bytes). Other commands do not.
     pub fn submit_all(&self, command: &R::Command) -> SubmitAll<R::Reply> {
         let (call, gathering) = SubmitAll::new();
         match encode(command) {

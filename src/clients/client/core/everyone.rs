@@ -28,6 +28,8 @@ pub(super) struct Everyone {
     holders: Vec<DialTarget>,
     /// The newest view that a node has reported.
     epoch: u64,
+    /// Whether an earlier view is believed: no node served when all had been tried.
+    pub(super) may_fall: bool,
     /// The members that were asked since, and had the state in all views that were reported.
     asked: BTreeMap<NodeId, DialTarget>,
     /// The members whose answers to a command for all are outstanding.
@@ -81,7 +83,13 @@ impl ClientCore {
     /// Takes a message about members and their answers.
     pub(super) fn hear_of_members(&mut self, message: ToClient, out: &mut Vec<ClientEffect>) {
         match message {
-            ToClient::Holders(holders) if self.contacts.is_current(holders.epoch) => self.learn_holders(holders, out),
+            ToClient::Holders(holders) => {
+                let is_current = self.contacts.is_current(holders.epoch) && self.everyone.is_current(holders.epoch);
+                // Members of an earlier view are better than none.
+                if is_current || !self.everyone.knows_members() {
+                    self.learn_holders(holders, out);
+                }
+            }
             ToClient::NotApplied { number } => {
                 let why = "its state came from another member, with the command applied";
                 self.answered_here(number, Err(ClientError::Gone(why.to_owned())), out);
@@ -98,11 +106,11 @@ impl ClientCore {
         if before != self.everyone.holders {
             self.everyone.ways.clear();
         }
+        self.everyone.may_fall = false;
         // A node may be behind. What it reports says nothing of members of later views.
-        if epoch <= self.everyone.epoch {
+        if epoch <= std::mem::replace(&mut self.everyone.epoch, epoch) {
             return self.choose_all(out);
         }
-        self.everyone.epoch = epoch;
         let Everyone { holders, asked, .. } = &mut self.everyone;
         let gone: Vec<NodeId> =
             asked.extract_if(.., |_, member| !holders.contains(member)).map(|(node, _)| node).collect();
@@ -208,6 +216,16 @@ impl ClientCore {
 }
 
 impl Everyone {
+    /// Tells whether a node has reported members that have the state.
+    pub(super) fn knows_members(&self) -> bool {
+        !self.holders.is_empty()
+    }
+
+    /// Tells whether a report of this view is to be believed.
+    fn is_current(&self, epoch: u64) -> bool {
+        epoch >= self.epoch || self.may_fall
+    }
+
     /// Returns the nearest member that a query has not tried: one of this host, or the one to which the way is
     /// shortest. Measures the ways that are not known; until one is, there is no nearest.
     fn nearest(&mut self, id: CallId, deadline: Time, out: &mut Vec<ClientEffect>) -> Option<DialTarget> {

@@ -8,6 +8,7 @@
 mod everyone;
 mod pinned;
 mod refusals;
+mod resend;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -17,7 +18,7 @@ use std::{
 use squall_fabric::Time;
 use squall_membership::MAX_SHARDS;
 
-use self::{everyone::Everyone, pinned::Pinned};
+use self::{everyone::Everyone, pinned::Pinned, resend::Resend};
 use super::{
     effect::{Ask, CallId, ClientEffect},
     error::ClientError,
@@ -26,7 +27,7 @@ use super::{
 use crate::{
     calls::session::{Refusal, SessionId},
     clients::{
-        contacts::{BACK_OFF, Contacts, MOST_BACK_OFF},
+        contacts::{Contacts, MOST_BACK_OFF},
         wire::{Members, ToClient, ToNode, VERSION, WireOutcome},
     },
 };
@@ -104,8 +105,8 @@ pub(crate) struct ClientCore {
     /// The commands that have one, by number.
     sent: BTreeMap<u64, Sent>,
     next_number: u64,
-    /// The time at which commands that were refused are sent again.
-    again_at: Option<Time>,
+    /// The pace at which commands that were refused are sent again.
+    resend: Resend,
     pub(super) watches: Watches,
     random: fastrand::Rng,
     /// The reason for which there is no connection, or no session.
@@ -134,7 +135,7 @@ impl ClientCore {
             queued: VecDeque::new(),
             sent: BTreeMap::new(),
             next_number: 0,
-            again_at: None,
+            resend: Resend::default(),
             watches: Watches::default(),
             random,
             trouble: "no member has been reached yet".to_owned(),
@@ -199,6 +200,8 @@ impl ClientCore {
         }
         // The pause is random, so that clients that lost the same node do not all come at once.
         let pause = self.contacts.redirect(members).map(|pause| pause.mul_f64(0.5 + self.random.f64()));
+        // As for the contacts, an earlier view may be that of a group that was founded anew.
+        self.everyone.may_fall |= pause.is_some();
         self.link = ConnectionState::Down(now + pause.unwrap_or_default());
         self.tick(now, out);
     }
@@ -247,7 +250,7 @@ impl ClientCore {
             ToClient::Refused { number, why: Refusal::Window | Refusal::Replies } => {
                 if let Some(sent) = self.sent.get_mut(&number) {
                     sent.again = true;
-                    self.again_at = self.again_at.or(Some(now + BACK_OFF));
+                    self.resend.refused(now);
                 }
             }
             ToClient::Rejected { number, why } => self.rejected(number, why, out),
@@ -279,7 +282,7 @@ impl ClientCore {
         }
         let Some(sent) = self.sent.get_mut(&number) else { return };
         self.contacts.succeed();
-        self.again_at = self.again_at.map(|_| now);
+        self.resend.answered(now);
         let call = sent.call;
         if matches!(self.calls.get(&call), Some(OutstandingCall { ask: Ask::All(_), .. })) {
             sent.is_answered = true;
@@ -324,7 +327,9 @@ impl ClientCore {
                     ClientSession::Refused(at) if !self.queued.is_empty() => Some(at),
                     _ => None,
                 };
-                [Some(self.heard + self.silence), Some(self.ping_at), self.again_at, session, self.rests_at()]
+                let is_open = matches!(self.session, ClientSession::Open { .. });
+                let again = self.resend.at().filter(|_| is_open);
+                [Some(self.heard + self.silence), Some(self.ping_at), again, session, self.rests_at()]
                     .into_iter()
                     .flatten()
                     .min()
@@ -374,7 +379,7 @@ impl ClientCore {
         if let ClientSession::Open { id, .. } = self.session {
             out.push(ClientEffect::Send(ToNode::Resume { session: id }));
             self.sent.values_mut().for_each(|sent| sent.again = !sent.is_answered);
-            self.again_at = Some(now);
+            self.resend.all(now);
         }
         out.extend(self.calls.iter().filter_map(|(&id, call)| call.ask.query(id)));
         self.watches.resume(out);
@@ -415,17 +420,25 @@ impl ClientCore {
             let command = command.clone();
             Some(ClientEffect::Send(ToNode::Request { session, number, acknowledged, command }))
         };
-        if self.again_at.is_some_and(|at| at <= now) {
-            self.again_at = None;
-            for (&number, sent) in self.sent.iter_mut().filter(|(_, sent)| sent.again) {
+        self.resend.pass(now, acknowledged);
+        let due = self.resend.due(now);
+        if due > 0 {
+            for (&number, sent) in self.sent.iter_mut().filter(|(_, sent)| sent.again).take(due) {
                 sent.again = false;
                 sent.copies += 1;
                 out.extend(request(number, self.calls.get(&sent.call)));
                 self.acted = now;
             }
+            if !self.sent.values().any(|sent| sent.again) {
+                self.resend.stop();
+            }
         }
         while self.next_number < acknowledged + window {
-            let Some(id) = self.queued.pop_front() else { break };
+            let Some(&id) = self.queued.front() else { break };
+            if !self.everyone.knows_members() && self.calls.get(&id).is_some_and(|call| call.ask.is_for_all()) {
+                break;
+            }
+            self.queued.pop_front();
             let Some(call) = self.calls.get_mut(&id) else { continue };
             if matches!(&call.ask, Ask::Command(command) | Ask::All(command) if command.len() > self.request_bytes) {
                 let error = ClientError::too_long(self.request_bytes);

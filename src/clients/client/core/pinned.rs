@@ -19,8 +19,8 @@ const IDLE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub(super) struct Pinned {
-    /// The session to whose answers it listens, on the present connection.
-    listens: Option<SessionId>,
+    /// The session to whose answers it listens, on the present connection, and the number from which on.
+    listens: Option<(SessionId, u64)>,
     /// The time of the ping that is not answered yet.
     pinged: Option<Time>,
     /// The time at which there was last a call.
@@ -43,9 +43,9 @@ impl ClientCore {
         });
         // One message covers all later requests of a session. Calls of an earlier session end with that.
         let newest = answers.clone().map(|(session, _)| session).max();
-        if let Some(session) = newest.filter(|&session| pinned.listens != Some(session)) {
+        if let Some(session) = newest.filter(|&newest| pinned.listens.is_none_or(|(session, _)| session != newest)) {
             let first = answers.filter(|(of, _)| *of == session).map(|(_, number)| number).min().unwrap_or_default();
-            pinned.listens = Some(session);
+            pinned.listens = Some((session, first));
             out.push(ClientEffect::Send(ToNode::Listen { session, first }));
         }
         if pinned.pinged.is_none() && self.calls.values().any(|call| matches!(call.ask, Ask::Probe)) {
@@ -61,15 +61,16 @@ impl ClientCore {
         result: Result<Vec<u8>, ClientError>,
         out: &mut Vec<ClientEffect>,
     ) {
-        let Some(session) = self.listens() else { return };
+        let Some((session, _)) = self.listens() else { return };
         self.contacts.succeed();
         let of = |ask: &Ask| matches!(ask, Ask::Answer(of, asked) if (*of, *asked) == (session, number));
         self.resolve_those(of, &result, out);
     }
 
-    /// Handles the end of the session to which this listens.
-    pub(super) fn lose_session_here(&mut self, out: &mut Vec<ClientEffect>) {
-        let Some(session) = self.listens() else { return };
+    /// Handles the refusal to let this listen from `number` on, since the session has ended.
+    pub(super) fn lose_session_here(&mut self, number: u64, out: &mut Vec<ClientEffect>) {
+        // One that comes late is of an earlier session.
+        let Some((session, _)) = self.listens().filter(|(_, first)| *first == number) else { return };
         let of = |ask: &Ask| matches!(ask, Ask::Answer(of, _) if *of == session);
         self.resolve_those(of, &Err(ClientError::SessionEnded), out);
     }
@@ -111,7 +112,7 @@ impl ClientCore {
         self.pinned.as_ref().filter(|_| self.calls.is_empty()).map(|pinned| pinned.used + IDLE)
     }
 
-    fn listens(&self) -> Option<SessionId> {
+    fn listens(&self) -> Option<(SessionId, u64)> {
         self.pinned.as_ref().and_then(|pinned| pinned.listens)
     }
 

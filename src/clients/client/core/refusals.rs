@@ -52,13 +52,13 @@ impl ClientCore {
     /// Handles the refusal of a copy of `number` after the session has ended.
     pub(super) fn lose_session(&mut self, number: u64, out: &mut Vec<ClientEffect>) {
         if self.pinned.is_some() {
-            return self.lose_session_here(out);
+            return self.lose_session_here(number, out);
         }
         if !self.sent.contains_key(&number) {
             return;
         }
         self.session = ClientSession::None;
-        self.again_at = None;
+        self.resend.stop();
         let mut unsent = VecDeque::new();
         for (other, sent) in std::mem::take(&mut self.sent) {
             // A connection's requests are ordered as they were sent. So a request that was sent once, and behind the

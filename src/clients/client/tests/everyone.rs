@@ -22,6 +22,7 @@ use crate::{
 const NOW: Time = Time::from_nanos(1);
 const LATER: Time = Time::from_nanos(1 << 50);
 const SESSION: SessionId = SessionId { number: 1, key: 2 };
+const MEMBERS: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 
 fn target(node: u32) -> DialTarget {
     DialTarget { node: Some(NodeId(node)), addresses: vec![format!("10.0.0.{node}:1")] }
@@ -34,6 +35,10 @@ fn members(epoch: u64, nodes: &[u32]) -> Members {
 fn welcome(core: &mut ClientCore, epoch: u64, nodes: &[u32], out: &mut Vec<ClientEffect>) {
     core.connected(NOW, out);
     core.heard(NOW, ToClient::Holders(members(epoch, nodes)), out);
+    welcomed(core, epoch, nodes, out);
+}
+
+fn welcomed(core: &mut ClientCore, epoch: u64, nodes: &[u32], out: &mut Vec<ClientEffect>) {
     let (session_timeout_ms, request_bytes) = (1 << 40, 1000);
     core.heard(NOW, ToClient::Welcome { members: members(epoch, nodes), session_timeout_ms, request_bytes }, out);
 }
@@ -43,13 +48,19 @@ fn asked_all(out: &mut Vec<ClientEffect>) -> (ClientCore, SessionId) {
     let mut core = ClientCore::new("bank".into(), Contacts::new(vec![target(1)], 0), Rng::with_seed(1));
     core.call(NOW, CallId(0), Ask::All(vec![7]), LATER, out);
     welcome(&mut core, 1, &[1, 2, 3], out);
+    let session = open(&mut core, out);
+    (core, session)
+}
+
+/// Opens the session that the client has asked for.
+fn open(core: &mut ClientCore, out: &mut Vec<ClientEffect>) -> SessionId {
     let key = out.iter().find_map(|effect| match effect {
         ClientEffect::Send(ToNode::Open { key }) => Some(*key),
         _ => None,
     });
     let session = SessionId { number: 5, key: key.expect("it opens a session") };
     core.heard(NOW, ToClient::Opened { session, window: 8 }, out);
-    (core, session)
+    session
 }
 
 fn ok(byte: u8) -> Result<Vec<u8>, ClientError> {
@@ -125,6 +136,89 @@ fn a_command_for_all_whose_session_has_ended_is_not_sent_under_another_number() 
     core.call(NOW, CallId(1), Ask::Command(vec![8]), LATER, &mut out);
     core.heard(NOW, ToClient::Refused { number: 1, why: Refusal::Unknown }, &mut out);
     assert!(out.contains(&ClientEffect::Resolve(CallId(0), Err(ClientError::SessionEnded))), "{out:?}");
+}
+
+#[test]
+fn commands_that_are_refused_are_tried_one_at_a_time_until_members_answer() {
+    let mut out = Vec::new();
+    let (mut core, _) = asked_all(&mut out);
+    (1..=7).for_each(|id| core.call(NOW, CallId(id), Ask::All(vec![7]), LATER, &mut out));
+    core.heard(NOW, answered(0), &mut out);
+    let refused = |number| ToClient::Refused { number, why: Refusal::Replies };
+    (1..=7).for_each(|number| core.heard(NOW, refused(number), &mut out));
+    let (mut now, mut tried) = (NOW, vec![NOW]);
+    while tried.len() < 10 {
+        now = core.deadline().expect("it goes on");
+        out.clear();
+        core.heard(now, ToClient::Pong, &mut out);
+        if !requests(&out).is_empty() {
+            assert_eq!(requests(&out), [(1, 0)]);
+            tried.push(now);
+            core.heard(now, refused(1), &mut out);
+        }
+    }
+    let pauses: Vec<u128> = tried.windows(2).map(|two| two[1].since(two[0]).as_millis()).collect();
+    assert_eq!(pauses, [20, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+    // Once the mark has moved, each answer lets two more be sent.
+    out.clear();
+    MEMBERS.iter().for_each(|&node| core.told_at(now, node, MemberCall::Of(CallId(0)), ok(9), &mut out));
+    assert_eq!(requests(&out), [(1, 1), (2, 1)]);
+    core.heard(now, answered(1), &mut out);
+    core.heard(now, answered(2), &mut out);
+    assert_eq!(requests(&out)[2..], [3, 4, 5, 6].map(|number| (number, 1)));
+}
+
+#[test]
+fn a_command_for_all_waits_for_a_report_of_members_and_takes_one_of_an_earlier_view_if_there_is_no_other() {
+    let mut core = ClientCore::new("bank".into(), Contacts::new(vec![target(1)], 0), Rng::with_seed(1));
+    let mut out = Vec::new();
+    core.learn(members(9, &[1, 2, 3]));
+    core.call(NOW, CallId(0), Ask::All(vec![7]), LATER, &mut out);
+    core.call(NOW, CallId(1), Ask::At(NodeId(2), Consistency::Local, vec![1]), LATER, &mut out);
+    core.connected(NOW, &mut out);
+    welcomed(&mut core, 8, &[], &mut out);
+    open(&mut core, &mut out);
+    assert_eq!((requests(&out), core.deadline().is_some()), (vec![], true), "nobody would answer");
+    core.heard(NOW, ToClient::Holders(members(8, &[1, 2])), &mut out);
+    assert!(out.contains(&ClientEffect::Sent(CallId(0), [1, 2].map(NodeId).to_vec())), "{out:?}");
+    assert_eq!(requests(&out), [(0, 0)]);
+    out.clear();
+    core.heard(NOW, ToClient::Holders(members(9, &[1, 2, 3])), &mut out);
+    core.heard(NOW, ToClient::Holders(members(8, &[1, 2])), &mut out);
+    core.call(NOW, CallId(2), Ask::All(vec![7]), LATER, &mut out);
+    assert!(out.contains(&ClientEffect::Sent(CallId(2), MEMBERS.to_vec())), "a node that is behind: {out:?}");
+}
+
+#[test]
+fn a_member_that_leaves_a_group_founded_anew_is_gone() {
+    let mut out = Vec::new();
+    let mut core = ClientCore::new("bank".into(), Contacts::new(vec![target(1)], 0), Rng::with_seed(1));
+    core.call(NOW, CallId(0), Ask::Nearest(Consistency::Local, vec![1]), LATER, &mut out);
+    welcome(&mut core, 500, &[1, 2, 3], &mut out);
+    // All are tried in vain.
+    (0..3).for_each(|_| core.broken(NOW, "cut".into(), &mut out));
+    welcome(&mut core, 1, &[1, 2], &mut out);
+    core.call(NOW, CallId(1), Ask::All(vec![7]), LATER, &mut out);
+    open(&mut core, &mut out);
+    assert!(out.contains(&ClientEffect::Sent(CallId(1), [1, 2].map(NodeId).to_vec())), "{out:?}");
+    core.heard(NOW, ToClient::Holders(members(2, &[1])), &mut out);
+    let gone = |effect: &ClientEffect| matches!(effect, ClientEffect::Reply(_, NodeId(2), Err(ClientError::Gone(_))));
+    assert!(out.iter().any(gone), "{out:?}");
+}
+
+#[test]
+fn a_late_refusal_to_listen_ends_no_call_of_the_next_session() {
+    let (mut core, mut out) = (ClientCore::pinned("bank".into(), target(2), Rng::with_seed(1)), Vec::new());
+    let next = SessionId { number: 2, ..SESSION };
+    core.call(NOW, CallId(0), Ask::Answer(SESSION, 4), LATER, &mut out);
+    welcome(&mut core, 1, &[1, 2], &mut out);
+    core.call(NOW, CallId(1), Ask::Answer(next, 5), LATER, &mut out);
+    assert!(out.contains(&ClientEffect::Send(ToNode::Listen { session: next, first: 5 })), "{out:?}");
+    out.clear();
+    core.heard(NOW, ToClient::Refused { number: 4, why: Refusal::Unknown }, &mut out);
+    assert_eq!(out, []);
+    core.heard(NOW, ToClient::Refused { number: 5, why: Refusal::Unknown }, &mut out);
+    assert!(out.contains(&ClientEffect::Resolve(CallId(1), Err(ClientError::SessionEnded))), "{out:?}");
 }
 
 #[test]
