@@ -93,11 +93,13 @@ fn commands_of_a_node_that_is_dropped_go_on_elsewhere() {
     let nodes = start("dropped", 4, 2);
     let (done, batches) = (AtomicBool::new(false), AtomicU64::new(0));
     let (_, counters) = &nodes[0];
+    // What the dropped node has not sent goes elsewhere call by call, as each is waited for.
+    let shards = [0, 1].map(|shard| counters.shard(shard).within(Duration::from_secs(60)));
     let results: Vec<(usize, Result<i64, ClientError>)> = thread::scope(|scope| {
         let submitting = scope.spawn(|| {
             let mut results = Vec::new();
             while !done.load(Ordering::Relaxed) {
-                let submit = |number| (number % 2, counters.shard(number % 2).submit(&1));
+                let submit = |number: usize| (number % 2, shards[number % 2].submit(&1));
                 let calls: Vec<_> = (0..AT_ONCE).map(submit).collect();
                 results.extend(calls.into_iter().map(|(shard, call)| (shard, call.wait())));
                 batches.fetch_add(1, Ordering::Relaxed);
