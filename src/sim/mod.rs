@@ -133,4 +133,4 @@ pub use squall_fabric::{
     sim::{SimConfig, SimNet},
 };
 pub use transactions::{TransactionEnd, Transactions};
-pub use watch::{SimWatch, WatchFrom};
+pub use watch::{Begun, SimWatch, WatchFrom};

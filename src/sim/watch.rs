@@ -25,6 +25,9 @@ pub enum WatchFrom<Q> {
     Query(Q),
 }
 
+/// The place behind which a watch has begun, and the answer to its query, if it has one.
+pub type Begun<T> = Result<(ChangePlace, Option<T>), ClientError>;
+
 /// A watch of a simulated client. See [`Client::watch`].
 pub struct SimWatch<R> {
     client: u32,
@@ -66,7 +69,7 @@ impl<R: Watched> Client<R> {
 
 impl<R: Watched> SimWatch<R> {
     /// Returns the place behind which the watch has begun, and the answer to its query, once it has.
-    pub fn take_begun(&mut self) -> Option<Result<(ChangePlace, Option<R::Answer>), ClientError>> {
+    pub fn take_begun(&mut self) -> Option<Begun<R::Answer>> {
         let begun = ready(self.reader.poll_begun(&Context::from_waker(Waker::noop())))?;
         let (place, answer) = match begun {
             Ok(begun) => begun,

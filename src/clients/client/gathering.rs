@@ -25,6 +25,9 @@ struct GatheringState {
     waker: Option<Waker>,
 }
 
+/// The reply of a member, or the reason for which it has none.
+type MemberReply = (NodeId, Result<Vec<u8>, ClientError>);
+
 impl Gathering {
     /// Notes that the command was sent, and that these members answer.
     pub(crate) fn sent(&self, members: Vec<NodeId>) {
@@ -74,7 +77,7 @@ impl Gathering {
     }
 
     /// Polls for the next reply. None once each member has one.
-    pub(super) fn poll_next(&self, context: &Context<'_>) -> Poll<Option<(NodeId, Result<Vec<u8>, ClientError>)>> {
+    pub(super) fn poll_next(&self, context: &Context<'_>) -> Poll<Option<MemberReply>> {
         let mut state = self.state.lock();
         if let Some(come) = state.come.pop_front() {
             return Poll::Ready(Some(come));

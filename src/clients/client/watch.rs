@@ -68,12 +68,7 @@ impl<R: Watched> Client<R> {
         })
     }
 
-    fn begin<T>(
-        &self,
-        prefix: &[u8],
-        start: Result<WatchStart, ClientError>,
-        finish: fn(Option<Vec<u8>>, Watch<R>) -> Result<T, ClientError>,
-    ) -> Watching<R, T> {
+    fn begin<T>(&self, prefix: &[u8], start: Result<WatchStart, ClientError>, finish: Finish<R, T>) -> Watching<R, T> {
         let begin_by = Time::boot_clock() + self.timeout.min(Duration::from_secs(u64::from(u32::MAX)));
         let begun = start.and_then(|start| {
             let request = WatchRequest { prefix: prefix.to_vec(), start, window: WATCH_BYTES, begin_by };
@@ -94,8 +89,11 @@ impl<R: Watched> Client<R> {
 #[must_use = "the watch is its result"]
 pub struct Watching<R: Watched, T = Watch<R>> {
     begun: Option<Result<Watch<R>, ClientError>>,
-    finish: fn(Option<Vec<u8>>, Watch<R>) -> Result<T, ClientError>,
+    finish: Finish<R, T>,
 }
+
+/// The result that becomes of the answer to a watch's query, if it has one, and the watch.
+type Finish<R, T> = fn(Option<Vec<u8>>, Watch<R>) -> Result<T, ClientError>;
 
 impl<R: Watched, T> Watching<R, T> {
     /// Blocks this thread until the watch has begun. Inside `apply`, or a read's closure, it fails with

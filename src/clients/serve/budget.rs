@@ -27,8 +27,7 @@ use squall_fabric::{
 
 use super::{outbox::Outbox, watch_limit::WatchLimit};
 
-/// The requests of members, of those that came later, that may come before a client's that waits for the bytes of
-/// members alone. So many requests later it is the client's turn.
+/// The later requests of members that may come before a client's that waits for the bytes of members alone.
 const OVERTAKES: u64 = 64;
 
 /// The count of the bytes that a node holds for clients.
@@ -65,8 +64,7 @@ struct Waiting {
 
 impl Requests {
     fn new(most: usize) -> Requests {
-        let (waiting, admitted) = (BTreeMap::new(), BTreeSet::new());
-        Requests { shares: Shares::new(most), waiting, next_turn: 0, admitted }
+        Requests { shares: Shares::new(most), waiting: BTreeMap::new(), next_turn: 0, admitted: BTreeSet::new() }
     }
 
     /// Adds a request that waits.

@@ -221,7 +221,8 @@ impl ChangeHub {
     /// Goes through all watches once. Tells whether there is more to tell at once.
     pub(super) fn pump(&self) -> bool {
         let keys: Vec<WatchKey> = self.state.lock().watchers.keys().copied().collect();
-        keys.into_iter().fold(false, |more, key| self.pump_one(key) || more)
+        // Each has its turn, also behind one that has more to tell.
+        keys.into_iter().filter(|key| self.pump_one(*key)).count() > 0
     }
 
     /// Tells one watch what is next. The lock is given back between two.

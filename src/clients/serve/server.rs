@@ -288,7 +288,7 @@ impl Server {
     /// Tells those who watch what has changed.
     pub(crate) fn pump(&self) {
         let hubs = || self.served.values().map(|(_, entry)| &entry.clients.changes);
-        while hubs().fold(false, |more, hub| hub.pump() || more) {}
+        while hubs().filter(|hub| hub.pump()).count() > 0 {}
     }
 
     /// Returns the shard of this [name](ShardName), or the reason for which there is none.
