@@ -44,8 +44,8 @@ impl Cluster {
     /// Creates a client of all shards of a group that nodes [serve](Cluster::serve_sharded) as [`Transactional`].
     pub fn transactions<S: TransactionService>(&mut self, group: &str) -> Transactions<S> {
         let shards = self.clients_of_shards(group);
-        let rng = Rng::with_seed(self.rng.u64(..));
-        let coordinator = Coordinator::new(self.now(), self.true_time(), rng);
+        let (id, rng) = (self.rng.u128(..), Rng::with_seed(self.rng.u64(..)));
+        let coordinator = Coordinator::new(id, shards.len() as u32, self.now(), self.true_time(), rng);
         Transactions { shards, coordinator, calls: BTreeMap::new(), places: BTreeMap::new() }
     }
 }

@@ -16,6 +16,7 @@ use super::{
         Holder, Refusal, Scope, TransactionAnswer, TransactionCommand, TransactionId, TransactionQuery,
         TransactionReply,
     },
+    request::{Ask, RequestFailure, RequestSuccess, ShardCommands},
     round::{Next, Round, Trouble},
     table::{LIFE, STALE},
 };
@@ -30,8 +31,11 @@ const GIVE_UP: Duration = Duration::from_secs(40);
 /// The longest pause before another attempt, and the shortest.
 const PAUSES: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(20)];
 
-/// The pause before a message without an answer is sent again.
-const AGAIN: Duration = Duration::from_millis(20);
+/// The first pause before a message without an answer is sent again, and the longest.
+const AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+
+/// The number of others' transactions up to which those that shards name as stale are settled at once.
+const MOST_SETTLED: usize = 256;
 
 /// The number of attempts that fail by the shards' times, until the request does.
 const MOST_EXPIRED: u32 = 3;
@@ -39,48 +43,6 @@ const MOST_EXPIRED: u32 = 3;
 /// The transactions that one message has forgotten, and the time for which they are gathered.
 const FORGET_AT_ONCE: usize = 64;
 const FORGET_AFTER: Duration = Duration::from_millis(20);
-
-/// The commands of one shard in a transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ShardCommands {
-    pub(crate) shard: u32,
-    pub(crate) commands: Vec<Vec<u8>>,
-}
-
-/// The content of a request.
-#[derive(Clone, Debug)]
-pub(crate) enum Ask {
-    /// Commands, by shard in ascending order.
-    Commands(Vec<ShardCommands>),
-    Query {
-        shard: u32,
-        query: Vec<u8>,
-        consistency: Consistency,
-    },
-}
-
-/// A result that a caller gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RequestSuccess {
-    /// The replies, by part and command.
-    Applied(Vec<Vec<Vec<u8>>>),
-    Answered(Vec<u8>),
-}
-
-/// A failure that a caller gets, with the shard that it is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RequestFailure {
-    /// Nothing was applied, and it is of no use to try again as it is.
-    Refused(u32, Refusal),
-    /// Nothing was applied, since other transactions were in the way until the deadline.
-    Busy(u32),
-    /// Nothing was applied.
-    NotApplied(u32, ClientError),
-    /// It is unknown whether all was applied, or nothing.
-    Unknown(u32, String),
-    /// All was or will be applied, and a reply has not come.
-    NoReplies(u32),
-}
 
 /// A thing to do for the coordinator.
 #[derive(Clone, Debug)]
@@ -125,6 +87,8 @@ enum Timer {
 #[derive(Debug)]
 pub(crate) struct Coordinator {
     id: u128,
+    /// The number of the group's shards.
+    shards: u32,
     rng: Rng,
     /// The wall clock's time at the clock's origin, corrected by what shards have said.
     origin: i128,
@@ -139,10 +103,12 @@ pub(crate) struct Coordinator {
 }
 
 impl Coordinator {
-    /// Makes a coordinator. `wall` is the wall clock's time at `now`.
-    pub(crate) fn new(now: Time, wall: Hlc, mut rng: Rng) -> Coordinator {
+    /// Makes a coordinator of a group with so many shards. `id` is a random number that nobody can guess, and `wall`
+    /// the wall clock's time at `now`.
+    pub(crate) fn new(id: u128, shards: u32, now: Time, wall: Hlc, rng: Rng) -> Coordinator {
         Coordinator {
-            id: rng.u128(..),
+            id,
+            shards,
             rng,
             origin: i128::from(wall.0) - i128::from(now.as_nanos()),
             next: 0,
@@ -222,9 +188,9 @@ impl Coordinator {
         self.enter(round, (deadline.since(now) * 3 / 4).min(LIFE));
     }
 
-    /// Settles a transaction, unless that is under way.
+    /// Settles a transaction, unless that is under way. One of shards that do not exist can't be settled.
     fn settle(&mut self, now: Time, scope: Scope) {
-        if !self.rounds.contains_key(&scope.id) {
+        if !self.rounds.contains_key(&scope.id) && scope.shards.iter().all(|shard| *shard < self.shards) {
             self.enter(Round::settlement(scope, now + GIVE_UP), MESSAGE_LIMIT);
         }
     }
@@ -250,7 +216,8 @@ impl Coordinator {
 
     /// Asks a shard for transactions that nobody ends, to settle them.
     pub(crate) fn watch(&mut self, shard: u32) {
-        let (call, query, consistency) = (self.number(), TransactionQuery::Stale, Consistency::Local);
+        let query = TransactionQuery::Stale { start: self.rng.u64(..) };
+        let (call, consistency) = (self.number(), Consistency::Local);
         self.calls.insert(call, Purpose::Watch);
         self.effects.push(Effect::Query { call, shard, query, consistency, limit: MESSAGE_LIMIT });
     }
@@ -273,7 +240,8 @@ impl Coordinator {
             }
             Ok(TransactionReply::Refused(refusal)) => return self.refused(now, number, shard, refusal),
             Ok(other) => RequestFailure::Unknown(shard, format!("{other:?}")),
-            Err(ClientError::NoReply | ClientError::Reply(_)) => RequestFailure::NoReplies(shard),
+            // The reply may be a refusal.
+            Err(ClientError::NoReply | ClientError::Reply(_)) => RequestFailure::Unknown(shard, NO_REPLY.to_owned()),
             Err(error) if error.is_not_applied() => RequestFailure::NotApplied(shard, error),
             Err(error) => RequestFailure::Unknown(shard, error.to_string()),
         };
@@ -284,7 +252,9 @@ impl Coordinator {
     pub(crate) fn answered(&mut self, now: Time, call: u64, answer: Result<TransactionAnswer, ClientError>) {
         match (self.calls.remove(&call), answer) {
             (Some(Purpose::Watch), Ok(TransactionAnswer::Stale(scopes))) => {
-                scopes.into_iter().for_each(|scope| self.settle(now, scope));
+                let under_way = self.rounds.values().filter(|round| !round.is_own).count();
+                let scopes = scopes.into_iter().take(MOST_SETTLED.saturating_sub(under_way));
+                scopes.for_each(|scope| self.settle(now, scope));
             }
             (Some(Purpose::Request(number)), answer) => {
                 let Some(shard) = self.shard_of(number) else { return };
@@ -319,8 +289,9 @@ impl Coordinator {
         for next in round.heard(place, reply) {
             match next {
                 Next::Send(place) => self.send_place(id, place, MESSAGE_LIMIT),
-                Next::Again(place) => {
-                    let pause = self.pause(AGAIN);
+                Next::Again(place, times) => {
+                    let [shortest, longest] = AGAIN;
+                    let pause = self.pause((shortest * (1 << times.min(6))).min(longest));
                     self.timers.insert((now + pause, Timer::Again(id, place)));
                 }
             }
@@ -476,6 +447,9 @@ impl Coordinator {
 
     fn give_up(&mut self, id: TransactionId) {
         let Some(round) = self.rounds.remove(&id) else { return };
+        // Another round of the transaction, which may come, must not take their answers for its own.
+        self.calls.retain(|_, purpose| !matches!(purpose, Purpose::Round(of, _) if *of == id));
+        self.timers.retain(|(_, timer)| !matches!(timer, Timer::Again(of, _) if *of == id));
         if let Some(number) = round.request {
             let shard = round.open().unwrap_or_default();
             let failure = match round.outcome {
@@ -486,3 +460,5 @@ impl Coordinator {
         }
     }
 }
+
+const NO_REPLY: &str = "its reply is too long to be kept for clients, or could not be read";

@@ -10,13 +10,14 @@ use std::{
 };
 
 use crossbeam::channel::{Receiver, Sender, TryRecvError, unbounded};
-use squall_fabric::{Time, sync::Lock};
+use squall_fabric::{Time, random, sync::Lock};
 use squall_ordered::log::Hlc;
 
 use super::{
-    coordinator::{Ask, Coordinator, Effect, RequestFailure, RequestSuccess},
+    coordinator::{Coordinator, Effect},
     message::{TransactionAnswer, TransactionReply},
     replica::Transactional,
+    request::{Ask, RequestFailure, RequestSuccess},
     service::TransactionService,
 };
 use crate::clients::client::{Call, Shards};
@@ -63,10 +64,11 @@ impl Drop for Told {
 }
 
 impl Driver {
-    /// Starts the thread. Fails if the system gives none.
+    /// Starts the thread. Fails if the system gives none, or no random number.
     pub(crate) fn start<S: TransactionService>(shards: Shards<Transactional<S>>) -> std::io::Result<Driver> {
         let (requests, submitted) = unbounded();
-        let run = move || Carrier::new(shards).run(&submitted);
+        let id = u128::from_ne_bytes(random::bytes()?);
+        let run = move || Carrier::new(shards, id).run(&submitted);
         let thread = thread::Builder::new().name("squall-transact".to_owned()).spawn(run)?;
         Ok(Driver { requests: Some(requests), thread: thread.thread().clone() })
     }
@@ -121,10 +123,11 @@ struct Carrier<S: TransactionService> {
 }
 
 impl<S: TransactionService> Carrier<S> {
-    fn new(shards: Shards<Transactional<S>>) -> Carrier<S> {
+    fn new(shards: Shards<Transactional<S>>, id: u128) -> Carrier<S> {
         let now = Time::boot_clock();
         let ready = Arc::new(Ready { calls: Lock::default(), thread: thread::current() });
-        let coordinator = Coordinator::new(now, Hlc::from(SystemTime::now()), fastrand::Rng::new());
+        let (count, wall) = (shards.len() as u32, Hlc::from(SystemTime::now()));
+        let coordinator = Coordinator::new(id, count, now, wall, fastrand::Rng::new());
         Carrier { shards, coordinator, calls: BTreeMap::new(), callers: BTreeMap::new(), ready, watch_at: now + WATCH }
     }
 

@@ -1,6 +1,6 @@
 //! The errors of transactions.
 
-use super::{coordinator::RequestFailure, message::Refusal};
+use super::{message::Refusal, request::RequestFailure};
 use crate::clients::client::ClientError;
 
 /// A reason for which a transaction failed, or is not known to have taken effect. `R` is the service's reply.
@@ -70,7 +70,7 @@ pub enum TransactionError<R> {
     #[error("the transaction can't be sent: {0}")]
     Unsendable(String),
     /// Whether the transaction takes effect is not known: wholly, or not at all.
-    #[error("it is unknown whether the transaction took effect: shard {shard} has not answered in time ({trouble})")]
+    #[error("it is unknown whether the transaction took effect: shard {shard} has not told ({trouble})")]
     Unknown {
         /// The shard.
         shard: u32,

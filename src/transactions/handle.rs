@@ -11,10 +11,10 @@ use squall_fabric::sync::Lock;
 use squall_runtime::blocking;
 
 use super::{
-    coordinator::{Ask, RequestFailure, RequestSuccess},
     driver::Driver,
     error::TransactionError,
     replica::Transactional,
+    request::{Ask, RequestFailure, RequestSuccess},
     script::{ReplyPlaces, Script, decode},
     service::TransactionService,
 };

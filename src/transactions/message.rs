@@ -75,6 +75,8 @@ pub enum TransactionReply {
     Done,
     /// The transaction has expired, and the shard knows nothing of it.
     Gone,
+    /// The shard has carried the transaction out before. Its outcome is answered with the replies.
+    Committed,
 }
 
 /// A reason for which a shard does not apply commands.
@@ -103,7 +105,7 @@ pub enum Refusal {
     },
     /// The shard has as many transactions in its memory as it may.
     Full,
-    /// The bytes are no command of the service.
+    /// The bytes are no command of the service, or the transaction's shards are none of which this is one.
     Invalid,
 }
 
@@ -118,7 +120,10 @@ pub enum TransactionQuery {
         ignores_locks: bool,
     },
     /// The question for transactions that somebody should end.
-    Stale,
+    Stale {
+        /// A random number, which says where to begin if there are too many for one answer.
+        start: u64,
+    },
 }
 
 /// An answer of a [`Transactional`](super::Transactional) replica.

@@ -19,6 +19,7 @@ mod handle;
 mod keys;
 mod message;
 mod replica;
+mod request;
 mod round;
 mod script;
 mod service;

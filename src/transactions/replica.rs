@@ -7,6 +7,7 @@ use std::{
 };
 
 use rkyv::{Archived, rancor, util::AlignedVec};
+use squall_membership::MAX_SHARDS;
 use squall_ordered::log::Hlc;
 
 use super::{
@@ -31,14 +32,23 @@ use crate::{
 /// A shard of a service whose commands can be parts of transactions: the service, and the transactions that the shard
 /// has voted on. It derefs to the service.
 pub struct Transactional<S> {
+    shard: u32,
     service: S,
     table: Table,
 }
 
 impl<S: TransactionService> Transactional<S> {
-    /// Makes a shard without transactions.
-    pub fn new(service: S) -> Transactional<S> {
-        Transactional { service, table: Table::default() }
+    /// Makes a shard without transactions. `shard` is its number, as
+    /// [`serve_sharded`](crate::NodeBuilder::serve_sharded) gives it.
+    pub fn new(shard: u32, service: S) -> Transactional<S> {
+        Transactional { shard, service, table: Table::default() }
+    }
+
+    /// Whether a transaction names shards that can settle it: several, each once, and this one among them.
+    fn is_settled_by(&self, shards: &[u32]) -> bool {
+        (2..=MAX_SHARDS as usize).contains(&shards.len())
+            && shards.is_sorted_by(|one, next| one < next)
+            && shards.binary_search(&self.shard).is_ok()
     }
 
     /// Applies commands of this shard alone, all or none of them.
@@ -57,7 +67,7 @@ impl<S: TransactionService> Transactional<S> {
         {
             return self.table.vote(&scope).unwrap_or(TransactionReply::Refused(Refusal::Busy(holder)));
         }
-        if let Err(reply) = self.table.admit(&scope, commands.iter().map(Vec::len).sum()) {
+        if let Err(reply) = self.table.admit(&scope, &commands) {
             return reply;
         }
         match self.admit(&commands) {
@@ -159,6 +169,11 @@ impl<S: TransactionService> Replicated for Transactional<S> {
             return TransactionReply::Refused(Refusal::Invalid);
         };
         match command {
+            TransactionCommand::Prepare { scope, .. } | TransactionCommand::Settle(scope)
+                if !self.is_settled_by(&scope.shards) =>
+            {
+                TransactionReply::Refused(Refusal::Invalid)
+            }
             TransactionCommand::Apply(commands) => self.apply_alone(&commands, at),
             TransactionCommand::Prepare { scope, commands } => self.prepare(scope, commands, at),
             TransactionCommand::Decide { id, commits } => self.decide(id, commits, at),
@@ -243,7 +258,9 @@ impl<S: TransactionService> QueryService for Transactional<S> {
     fn answer(&self, query: &Archived<TransactionQuery>) -> TransactionAnswer {
         match query {
             Archived::<TransactionQuery>::Ask { query, ignores_locks } => self.ask(query, *ignores_locks),
-            Archived::<TransactionQuery>::Stale => TransactionAnswer::Stale(self.table.stale()),
+            Archived::<TransactionQuery>::Stale { start } => {
+                TransactionAnswer::Stale(self.table.stale(start.to_native()))
+            }
         }
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Round {
 struct Participant {
     shard: u32,
     step: VoteStep,
+    /// The number of messages that were sent again.
+    repeats: u32,
     replies: Option<Vec<Vec<u8>>>,
 }
 
@@ -59,8 +61,15 @@ enum VoteStep {
 pub(crate) enum Next {
     /// The place's command must be sent.
     Send(usize),
-    /// It must be sent again after a pause.
-    Again(usize),
+    /// It must be sent again after a pause, so many times after others.
+    Again(usize, u32),
+}
+
+impl Participant {
+    fn again(&mut self, place: usize) -> Vec<Next> {
+        self.repeats += 1;
+        vec![Next::Again(place, self.repeats - 1)]
+    }
 }
 
 impl Round {
@@ -77,7 +86,7 @@ impl Round {
 
     fn new(scope: Scope, steps: impl Iterator<Item = VoteStep>, give_up: Time) -> Round {
         let places = scope.shards.iter().zip(steps);
-        let places = places.map(|(&shard, step)| Participant { shard, step, replies: None }).collect();
+        let places = places.map(|(&shard, step)| Participant { shard, step, repeats: 0, replies: None }).collect();
         Round { scope, places, outcome: None, trouble: None, request: None, is_own: false, give_up }
     }
 
@@ -101,11 +110,20 @@ impl Round {
         let is_preparing = matches!(at.step, VoteStep::Preparing(_));
         let against = match reply {
             Ok(TransactionReply::Applied(replies)) => {
-                self.outcome.get_or_insert(true);
+                // It is a proof, also where a shard that has forgotten the transaction has answered before.
+                self.outcome = Some(true);
                 (at.step, at.replies) = (VoteStep::Ended, Some(replies));
                 None
             }
             _ if matches!(at.step, VoteStep::Voted | VoteStep::Ended) => None,
+            // These answer no outcome, but a question before it.
+            Ok(
+                TransactionReply::Prepared
+                | TransactionReply::Committed
+                | TransactionReply::Refused(Refusal::Full | Refusal::Expired { .. }),
+            ) if at.step == VoteStep::Deciding => {
+                return Vec::new();
+            }
             Ok(_) if at.step == VoteStep::Deciding => {
                 at.step = VoteStep::Ended;
                 None
@@ -114,8 +132,16 @@ impl Round {
                 at.step = VoteStep::Voted;
                 None
             }
+            Ok(TransactionReply::Committed) => {
+                self.outcome = Some(true);
+                // The replies come with the outcome, and only its coordinator needs them.
+                at.step = if self.is_own { VoteStep::Voted } else { VoteStep::Ended };
+                None
+            }
             // The shard could not keep its vote, so it has none yet.
-            Ok(TransactionReply::Refused(Refusal::Full)) if !is_preparing => return vec![Next::Again(place)],
+            Ok(TransactionReply::Refused(Refusal::Full | Refusal::Expired { .. })) if !is_preparing => {
+                return at.again(place);
+            }
             Ok(TransactionReply::Refused(refusal)) => Some(Trouble::Refused(refusal)),
             Ok(TransactionReply::Done | TransactionReply::Gone) => Some(Trouble::Unanswered(GONE.to_owned())),
             // No copy of the only message with which the shard could vote for it is left.
@@ -128,7 +154,7 @@ impl Round {
                 if is_preparing {
                     at.step = VoteStep::Asking;
                 }
-                return vec![Next::Again(place)];
+                return at.again(place);
             }
         };
         if let Some(trouble) = against {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use rkyv::{rancor, util::AlignedVec};
 
 use super::{
-    coordinator::{Ask, RequestFailure, RequestSuccess, ShardCommands},
     error::TransactionError,
+    request::{Ask, RequestFailure, RequestSuccess, ShardCommands},
 };
 use crate::{
     clients::{client::encode, query::Portable},

@@ -23,7 +23,8 @@ pub trait TransactionService: QueryService {
     /// Adds the keys that a query reads.
     fn query_keys(query: &Archived<Self::Query>, keys: &mut Keys);
 
-    /// Says whether a command can be carried out, with the keys as they are. The state stays so until the command is
+    /// Says whether a command can be carried out, with the keys as they are. A command with which
+    /// [`apply`](crate::Replicated::apply) would panic should be refused here. The state stays so until the command is
     /// [applied](crate::Replicated::apply). The error is the reply that the caller gets; the transaction has no effect
     /// then, in no shard.
     fn check(&self, _command: &Archived<Self::Command>) -> Result<(), Self::Reply> {

@@ -25,7 +25,10 @@ const LONGEST: Duration = Duration::from_secs(120);
 const MOST_RECORDS: usize = 1 << 16;
 const MOST_BYTES: usize = 64 << 20;
 
-/// The number of transactions that one answer names as stale.
+/// The bytes that a record counts as, besides its shards, commands and replies.
+const RECORD_BYTES: usize = 256;
+
+/// The number of prepared transactions that one answer names as stale, and of those that were carried out.
 const MOST_STALE: usize = 64;
 
 /// The transactions that a shard has to remember, and their locks.
@@ -42,8 +45,10 @@ pub(crate) struct Table {
     locks: Locks,
     /// The prepared transactions, by the time at which they were.
     prepared: BTreeSet<(u64, TransactionId)>,
-    /// The other records, by the expiry of their transactions.
-    ended: BTreeSet<(u64, TransactionId)>,
+    /// The transactions that were carried out, by their expiry.
+    applied: BTreeSet<(u64, TransactionId)>,
+    /// The refusals, by the expiry of their transactions.
+    refused: BTreeSet<(u64, TransactionId)>,
     bytes: usize,
 }
 
@@ -64,16 +69,18 @@ enum RecordState {
     Refused,
 }
 
+/// The bytes that the memory of a transaction counts as. All replicas count alike, however they were compiled.
+fn bytes_of(scope: &Scope, texts: &[Vec<u8>]) -> usize {
+    RECORD_BYTES + 4 * scope.shards.len() + texts.iter().map(|text| 24 + text.len()).sum::<usize>()
+}
+
 impl TransactionRecord {
-    /// The bytes that its memory counts as, besides its place in maps.
     fn bytes(&self) -> usize {
         let texts = match &self.state {
             RecordState::Prepared { commands: texts, .. } | RecordState::Applied(texts) => &texts[..],
             RecordState::Refused => &[],
         };
-        size_of::<TransactionRecord>()
-            + 4 * self.scope.shards.len()
-            + texts.iter().map(|text| 24 + text.len()).sum::<usize>()
+        bytes_of(&self.scope, texts)
     }
 }
 
@@ -81,11 +88,8 @@ impl Table {
     /// Takes note of the group's time, and forgets refusals that are not needed any more.
     pub(crate) fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
-        let past: Vec<_> = self.ended.range(..(self.now, FIRST)).map(|(_, id)| *id).collect();
-        for id in past {
-            if self.records.get(&id).is_some_and(|record| record.state == RecordState::Refused) {
-                self.remove(id);
-            }
+        while let Some(&(_, id)) = self.refused.first().filter(|(expires, _)| *expires < self.now) {
+            self.remove(id);
         }
     }
 
@@ -116,18 +120,22 @@ impl Table {
     }
 
     /// Whether this transaction may be prepared, as far as this table knows. It is an error if not, with the reply.
-    pub(crate) fn admit(&self, scope: &Scope, bytes: usize) -> Result<(), TransactionReply> {
+    pub(crate) fn admit(&self, scope: &Scope, commands: &[Vec<u8>]) -> Result<(), TransactionReply> {
         if let Some(vote) = self.vote(scope) {
             return Err(vote);
         }
-        let latest = self.now.saturating_add(LONGEST.as_nanos() as u64);
-        if scope.expires < self.now || scope.expires > latest {
+        if scope.expires < self.now || self.is_too_late(scope) {
             return Err(TransactionReply::Refused(Refusal::Expired { time: self.now }));
         }
-        if self.is_full(bytes) {
+        if self.is_full(bytes_of(scope, commands)) {
             return Err(TransactionReply::Refused(Refusal::Full));
         }
         Ok(())
+    }
+
+    /// Whether a transaction expires later than any that comes with a right clock.
+    fn is_too_late(&self, scope: &Scope) -> bool {
+        scope.expires > self.now.saturating_add(LONGEST.as_nanos() as u64)
     }
 
     fn is_full(&self, more: usize) -> bool {
@@ -146,8 +154,10 @@ impl Table {
     /// [`unlock`](Table::unlock). It is an error, with the reply, if it is not prepared.
     pub(crate) fn decide(&mut self, id: TransactionId) -> Result<(Scope, Vec<Vec<u8>>), TransactionReply> {
         let record = self.records.get(&id).ok_or(TransactionReply::Gone)?;
-        if !matches!(record.state, RecordState::Prepared { .. }) {
-            return Err(vote(record));
+        match &record.state {
+            RecordState::Prepared { .. } => {}
+            RecordState::Applied(replies) => return Err(TransactionReply::Applied(replies.clone())),
+            RecordState::Refused => return Err(vote(record)),
         }
         match self.remove(id) {
             Some(TransactionRecord { scope, state: RecordState::Prepared { commands, .. } }) => Ok((scope, commands)),
@@ -162,11 +172,12 @@ impl Table {
 
     /// Keeps the replies of a transaction that was carried out.
     pub(crate) fn applied(&mut self, scope: Scope, replies: Vec<Vec<u8>>) {
-        self.ended.insert((scope.expires, scope.id));
+        self.applied.insert((scope.expires, scope.id));
         self.insert(TransactionRecord { scope, state: RecordState::Applied(replies) });
     }
 
-    /// Returns the vote on a transaction. If there is none yet, the shard votes against it.
+    /// Returns the vote on a transaction. If there is none yet, the shard votes against it, unless it has no memory for
+    /// that vote, or would have to keep it for too long.
     pub(crate) fn settle(&mut self, scope: Scope) -> TransactionReply {
         if let Some(vote) = self.vote(&scope) {
             return vote;
@@ -175,11 +186,14 @@ impl Table {
             // It can't be prepared any more, so no vote needs to be kept.
             return TransactionReply::Gone;
         }
+        if self.is_too_late(&scope) {
+            return TransactionReply::Refused(Refusal::Expired { time: self.now });
+        }
         let record = TransactionRecord { scope, state: RecordState::Refused };
         if self.is_full(record.bytes()) {
             return TransactionReply::Refused(Refusal::Full);
         }
-        self.ended.insert((record.scope.expires, record.scope.id));
+        self.refused.insert((record.scope.expires, record.scope.id));
         self.insert(record);
         TransactionReply::Refused(Refusal::Settled)
     }
@@ -199,18 +213,25 @@ impl Table {
         let stale = STALE.as_nanos() as u64;
         let since = (self.now.saturating_sub(stale).saturating_add(1), FIRST);
         let prepared = self.prepared.range(since..).next().map(|(since, _)| since.saturating_add(stale));
-        let ended = self.ended.range((self.now, FIRST)..).next().map(|(expires, _)| expires.saturating_add(1));
-        prepared.into_iter().chain(ended).min()
+        let expiry = |set: &BTreeSet<(u64, TransactionId)>| {
+            set.range((self.now, FIRST)..).next().map(|(expires, _)| expires.saturating_add(1))
+        };
+        prepared.into_iter().chain(expiry(&self.applied)).chain(expiry(&self.refused)).min()
     }
 
     /// Returns some transactions that somebody should end: those whose locks are old, and those that were carried out
-    /// here, whose coordinator has not had them forgotten in time.
-    pub(crate) fn stale(&self) -> Vec<Scope> {
+    /// here, whose coordinator has not had them forgotten in time. `start` is a random number, so that those that can't
+    /// be ended now do not hide the others.
+    pub(crate) fn stale(&self, start: u64) -> Vec<Scope> {
+        let some = |set: &BTreeSet<(u64, TransactionId)>, before| {
+            let ids = set.range(..(before, FIRST));
+            let count = ids.clone().count();
+            let from = start.checked_rem(count as u64).unwrap_or_default() as usize;
+            ids.cycle().skip(from).take(count.min(MOST_STALE)).copied().collect::<Vec<_>>()
+        };
         let before = self.now.saturating_sub(STALE.as_nanos() as u64).saturating_add(1);
-        let prepared = self.prepared.range(..(before, FIRST));
-        let ended = self.ended.range(..(self.now, FIRST));
-        let ids = prepared.chain(ended).take(MOST_STALE);
-        ids.filter_map(|(_, id)| self.records.get(id)).map(|record| record.scope.clone()).collect()
+        let ids = some(&self.prepared, before).into_iter().chain(some(&self.applied, self.now));
+        ids.filter_map(|(_, id)| self.records.get(&id)).map(|record| record.scope.clone()).collect()
     }
 
     fn insert(&mut self, record: TransactionRecord) {
@@ -223,7 +244,8 @@ impl Table {
         self.bytes -= record.bytes();
         match record.state {
             RecordState::Prepared { since, .. } => _ = self.prepared.remove(&(since, id)),
-            _ => _ = self.ended.remove(&(record.scope.expires, id)),
+            RecordState::Applied(_) => _ = self.applied.remove(&(record.scope.expires, id)),
+            RecordState::Refused => _ = self.refused.remove(&(record.scope.expires, id)),
         }
         Some(record)
     }
@@ -243,7 +265,8 @@ impl Table {
                     table.locks.lock(id, &keys(commands));
                     table.prepared.insert((*since, id));
                 }
-                _ => _ = table.ended.insert((record.scope.expires, id)),
+                RecordState::Applied(_) => _ = table.applied.insert((record.scope.expires, id)),
+                RecordState::Refused => _ = table.refused.insert((record.scope.expires, id)),
             }
             table.insert(record);
         }
@@ -254,11 +277,11 @@ impl Table {
 /// The first identity, before all others.
 const FIRST: TransactionId = TransactionId { coordinator: 0, number: 0 };
 
-/// The vote on a transaction, or its result.
+/// The vote on a transaction.
 fn vote(record: &TransactionRecord) -> TransactionReply {
     match &record.state {
         RecordState::Prepared { .. } => TransactionReply::Prepared,
-        RecordState::Applied(replies) => TransactionReply::Applied(replies.clone()),
+        RecordState::Applied(_) => TransactionReply::Committed,
         RecordState::Refused => TransactionReply::Refused(Refusal::Settled),
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the rules in a world of messages: shards whose clocks differ, messages that are lost, late, and answered to
 //! nobody, coordinators that vanish, and replicas that are replaced.
 
+mod coordinator;
 mod nodes;
 mod replica;
 mod world;
@@ -45,6 +46,11 @@ fn is_noticed(harm: Harm) -> bool {
 #[test]
 fn reads_that_are_not_locked_are_noticed() {
     assert!(is_noticed(Harm::UnlockedReads));
+}
+
+#[test]
+fn queries_of_what_is_locked_are_noticed() {
+    assert!(is_noticed(Harm::UnlockedQueries));
 }
 
 #[test]

@@ -40,7 +40,8 @@ fn start(test: &str, members: u32) -> Vec<Member> {
             group.shards(SHARDS).replicas(1, Some(2));
         });
         let mut node = Node::builder(config.build().unwrap());
-        let shards = node.serve_sharded("ledger", |_| Transactional::new(Ledger::default()), ServeOptions::default());
+        let shards =
+            node.serve_sharded("ledger", |shard| Transactional::new(shard, Ledger::default()), ServeOptions::default());
         let transactions = Transactions::new(&shards).unwrap();
         (node.start().expect("the view is formed"), transactions.within(PATIENCE))
     };

@@ -1,6 +1,6 @@
 //! Tests of one replica: its votes, locks, timers and memory.
 
-use std::io;
+use std::{collections::BTreeSet, io};
 
 use rkyv::{Archived, rancor};
 use squall_fabric::NodeId;
@@ -100,7 +100,7 @@ struct Shard {
 
 impl Shard {
     fn new() -> Shard {
-        Shard { replica: Transactional::new(Counters::default()), time: 1000 * SECOND }
+        Shard { replica: Transactional::new(0, Counters::default()), time: 1000 * SECOND }
     }
 
     fn at(&mut self) -> Applied {
@@ -152,9 +152,13 @@ impl Shard {
     }
 
     fn stale(&self) -> usize {
-        let bytes = rkyv::to_bytes::<rancor::Error>(&TransactionQuery::Stale).unwrap();
+        self.stale_from(0).len()
+    }
+
+    fn stale_from(&self, start: u64) -> Vec<Scope> {
+        let bytes = rkyv::to_bytes::<rancor::Error>(&TransactionQuery::Stale { start }).unwrap();
         match self.replica.answer(rkyv::access::<Archived<TransactionQuery>, rancor::Error>(&bytes).unwrap()) {
-            TransactionAnswer::Stale(scopes) => scopes.len(),
+            TransactionAnswer::Stale(scopes) => scopes,
             other => panic!("{other:?}"),
         }
     }
@@ -221,9 +225,9 @@ fn a_vote_never_changes() {
         [TransactionReply::Prepared, TransactionReply::Prepared]
     );
     assert_eq!(shard.decide(2, true), applied(&[1]));
-    // All that comes late gets the same replies, and applies nothing.
+    // All that comes late gets the same outcome, and applies nothing.
     let late = [shard.decide(2, true), shard.settle(2), shard.decide(2, false)];
-    assert_eq!(late, [(); 3].map(|()| applied(&[1])));
+    assert_eq!(late, [applied(&[1]), TransactionReply::Committed, applied(&[1])]);
     assert_eq!(shard.add(&[(1, 0)]), applied(&[1]));
 }
 
@@ -237,7 +241,7 @@ fn what_all_shards_have_carried_out_is_forgotten_by_its_coordinator_or_after_its
         shard.decide(number, true);
     }
     shard.forget(1, false);
-    assert_eq!(shard.settle(1), applied(&[1]), "its coordinator may ask still");
+    assert_eq!(shard.settle(1), TransactionReply::Committed, "its coordinator may ask still");
     shard.forget(1, true);
     shard.time = 1010 * SECOND + 1;
     shard.forget(2, false);
@@ -263,8 +267,44 @@ fn a_refusal_is_kept_until_the_transaction_has_expired() {
 fn a_transaction_that_expires_too_late_is_refused() {
     let mut shard = Shard::new();
     shard.time -= 200 * SECOND;
-    let refused = shard.prepare(1, &[(1, 1)]);
-    assert!(matches!(refused, TransactionReply::Refused(Refusal::Expired { .. })), "{refused:?}");
+    for refused in [shard.prepare(1, &[(1, 1)]), shard.settle(1)] {
+        assert!(matches!(refused, TransactionReply::Refused(Refusal::Expired { .. })), "{refused:?}");
+    }
+    assert!(shard.replica.table_is_empty(), "no vote is kept for longer than a transaction can need it");
+}
+
+#[test]
+fn a_transaction_that_its_shards_could_not_settle_is_refused() {
+    let mut shard = Shard::new();
+    for shards in [vec![], vec![0], vec![1, 2], vec![1, 0], vec![0, 0, 1], (0..2000).collect()] {
+        let scope = Scope { shards, ..shard.scope(1) };
+        let prepare = TransactionCommand::Prepare { scope: scope.clone(), commands: encoded(&[(1, 1)]) };
+        for command in [prepare, TransactionCommand::Settle(scope)] {
+            assert_eq!(shard.apply(&command), TransactionReply::Refused(Refusal::Invalid), "{command:?}");
+        }
+    }
+    assert_eq!(shard.add(&[(1, 1)]), applied(&[1]), "nothing is locked");
+    assert!(shard.replica.table_is_empty());
+}
+
+#[test]
+fn any_stale_transaction_is_named_at_some_time() {
+    let mut shard = Shard::new();
+    for number in 0..150 {
+        assert_eq!(shard.prepare(number, &[(number as u8, 1)]), TransactionReply::Prepared);
+    }
+    for number in 0..70 {
+        shard.decide(number, true);
+    }
+    shard.time = 1010 * SECOND;
+    shard.add(&[(200, 1)]);
+    let (mut seen, mut most) = (BTreeSet::new(), 0);
+    for start in 0..80 {
+        let scopes = shard.stale_from(start);
+        most = most.max(scopes.len());
+        seen.extend(scopes.into_iter().map(|scope| scope.id.number));
+    }
+    assert_eq!((seen.len(), most), (150, 128), "old locks and what was carried out, of each as many as an answer has");
 }
 
 #[test]

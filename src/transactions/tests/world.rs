@@ -11,12 +11,13 @@ use squall_membership::{Epoch, Seq};
 use squall_ordered::log::Hlc;
 
 use crate::{
-    clients::{client::ClientError, query::QueryService},
+    clients::{client::ClientError, query::QueryService, wire::Consistency},
     replica::replicated::{Applied, Replicated},
-    sim::{Ledger, LedgerCommand, LedgerFate, LedgerQuery, LedgerRecord, LedgerState},
+    sim::{Ledger, LedgerAnswer, LedgerCommand, LedgerFate, LedgerQuery, LedgerRecord, LedgerState},
     transactions::{
         Refusal, TransactionAnswer, TransactionCommand, TransactionQuery, TransactionReply, Transactional,
-        coordinator::{Ask, Coordinator, Effect, RequestFailure, RequestSuccess, ShardCommands},
+        coordinator::{Coordinator, Effect},
+        request::{Ask, RequestFailure, RequestSuccess, ShardCommands},
         script::decode,
     },
 };
@@ -36,6 +37,8 @@ pub(super) enum Harm {
     LyingSettle,
     /// A shard forgets that it has carried a transaction out as soon as it has.
     EarlyForget,
+    /// Queries are answered although what they read is locked.
+    UnlockedQueries,
 }
 
 struct ShardReplica {
@@ -43,6 +46,8 @@ struct ShardReplica {
     time: u64,
     /// The difference of its senders' clocks from the true time.
     ahead: i64,
+    /// The time until which it is suspended: what is sent to it waits.
+    silent_until: Time,
 }
 
 enum Event {
@@ -86,11 +91,12 @@ impl World {
     pub(super) fn new(seed: u64, harm: Harm) -> World {
         let mut rng = Rng::with_seed(seed);
         let far = rng.u8(0..4) == 0;
-        let shards = (0..rng.usize(2..=4))
-            .map(|_| {
+        let shards = (0..rng.u32(2..=4))
+            .map(|shard| {
                 // Mostly the clocks are some milliseconds apart, and sometimes some ten seconds.
                 let most = if far { 20_000_000_000 } else { 5_000_000 };
-                ShardReplica { replica: Transactional::new(Ledger::default()), time: 0, ahead: rng.i64(-most..=most) }
+                let replica = Transactional::new(shard, Ledger::default());
+                ShardReplica { replica, time: 0, ahead: rng.i64(-most..=most), silent_until: Time::ZERO }
             })
             .collect();
         let (clients, records) = (Vec::new(), Vec::new());
@@ -109,7 +115,9 @@ impl World {
         let wall = EPOCH.saturating_add_signed(self.rng.i64(-ahead..=ahead)) + self.now.as_nanos();
         let rng = Rng::with_seed(self.rng.u64(..));
         self.made += 1;
-        ClientSide { coordinator: Coordinator::new(self.now, Hlc(wall), rng), life: self.made, asked: BTreeMap::new() }
+        let (id, shards) = (self.rng.u128(..), self.shards.len() as u32);
+        let coordinator = Coordinator::new(id, shards, self.now, Hlc(wall), rng);
+        ClientSide { coordinator, life: self.made, asked: BTreeMap::new() }
     }
 
     /// Lets so much time pass, with requests and faults, or with none.
@@ -166,7 +174,13 @@ impl World {
                 let shard = self.rng.usize(0..self.shards.len());
                 self.shards[shard].ahead += self.rng.i64(-3_000_000..=300_000_000);
             }
-            3..=32 if client > 0 => self.ask(client),
+            3..=27 if client > 0 => self.ask(client),
+            28..=32 if client > 0 => self.query(client),
+            // Its rounds are given up after 40 s.
+            33 if self.rng.u8(0..128) == 0 => {
+                let (shard, seconds) = (self.rng.usize(0..self.shards.len()), self.rng.u64(35..=60));
+                self.shards[shard].silent_until = self.now + Duration::from_secs(seconds);
+            }
             _ => {}
         }
     }
@@ -174,12 +188,8 @@ impl World {
     /// Replaces a shard's replica by one that gets its state.
     fn replace_replica(&mut self) {
         let shard = self.rng.usize(0..self.shards.len());
-        let before = &self.shards[shard].replica;
-        let mut bytes = Vec::new();
-        before.snapshot().write.expect("it has a snapshot")(&mut bytes).expect("a vector takes all");
-        let mut replica = Transactional::new(Ledger::default());
-        replica.restore(&mut &bytes[..]).expect("it is a snapshot");
-        assert_eq!(format!("{replica:?}"), format!("{before:?}"));
+        let replica = self.copy_of(shard);
+        assert_eq!(format!("{replica:?}"), format!("{:?}", self.shards[shard].replica));
         self.shards[shard].replica = replica;
     }
 
@@ -212,10 +222,26 @@ impl World {
         self.clients[client].asked.insert(number, Asked { writer, submitted: self.now, parts });
     }
 
+    fn query(&mut self, client: usize) {
+        self.made += 1;
+        let (shard, key) = (self.rng.u32(0..self.shards.len() as u32), self.rng.u64(0..6));
+        let query = rkyv::to_bytes::<rkyv::rancor::Error>(&LedgerQuery { key: Some(key) }).expect("it is encoded");
+        let ask = Ask::Query { shard, query: query.to_vec(), consistency: Consistency::Linearizable };
+        let number = self.clients[client].coordinator.request(self.now, ask, Duration::from_millis(50));
+        let read = LedgerCommand { key, writer: None, expects: None, is_careless: false };
+        let asked = Asked { writer: self.made, submitted: self.now, parts: vec![(shard, vec![read])] };
+        self.clients[client].asked.insert(number, asked);
+    }
+
     fn put(&mut self, after: Duration, event: Event) {
         self.made += 1;
         // Events of one moment would hide what comes first.
         self.events.insert((self.now + after + Duration::from_nanos(1), self.made), event);
+    }
+
+    /// The time until a shard gets what is sent now.
+    fn way_to(&mut self, shard: usize) -> Duration {
+        self.shards[shard].silent_until.since(self.now) + self.delay()
     }
 
     fn delay(&mut self) -> Duration {
@@ -237,8 +263,13 @@ impl World {
                         self.send((client, life, call), shard as usize, command, limit);
                     }
                     Effect::Query { call, shard, query, limit, .. } => {
-                        let (shard, delay) = (shard as usize, self.delay());
-                        self.put(delay.min(limit), Event::Query { client, life, call, shard, query });
+                        let shard = shard as usize;
+                        let (delay, trouble) = (self.way_to(shard), "nobody answers".to_owned());
+                        let late = Err(ClientError::Deadline { sent: false, trouble });
+                        match delay < limit {
+                            true => self.put(delay, Event::Query { client, life, call, shard, query }),
+                            false => self.put(limit, Event::Answer { client, life, call, answer: late }),
+                        }
                     }
                 }
             }
@@ -247,13 +278,13 @@ impl World {
 
     /// Sends a command, which is applied once at most: soon, late, or never.
     fn send(&mut self, to: (usize, u64, u64), shard: usize, command: TransactionCommand, limit: Duration) {
-        let ((client, life, call), mut delay) = (to, self.delay());
+        let ((client, life, call), mut delay) = (to, self.way_to(shard));
         let kind = self.rng.u8(0..64);
         let sent = kind != 0;
         let is_lost = kind < 2;
         let is_late = kind == 2;
         if is_late {
-            delay = Duration::from_millis(self.rng.u64(0..=60_000));
+            delay += Duration::from_millis(self.rng.u64(0..=60_000));
         }
         let is_answered = kind > 4 && delay < limit;
         if !is_answered {
@@ -275,7 +306,10 @@ impl World {
                     self.put(delay, Event::Reply { client, life, call, reply: Ok(reply) });
                 }
             }
-            Event::Query { client, life, call, shard, query } => {
+            Event::Query { client, life, call, shard, mut query } => {
+                if let TransactionQuery::Ask { ignores_locks, .. } = &mut query {
+                    *ignores_locks = self.harm == Harm::UnlockedQueries;
+                }
                 let bytes = rkyv::to_bytes::<rkyv::rancor::Error>(&query).expect("it is encoded");
                 let query = rkyv::access::<rkyv::Archived<TransactionQuery>, rkyv::rancor::Error>(&bytes);
                 let answer = Ok(self.shards[shard].replica.answer(query.expect("it is a query")));
@@ -327,7 +361,7 @@ impl World {
         let mut bytes = Vec::new();
         let snapshot = self.shards[shard].replica.snapshot();
         snapshot.write.expect("it has a snapshot")(&mut bytes).expect("a vector takes all");
-        let mut replica = Transactional::new(Ledger::default());
+        let mut replica = Transactional::new(shard as u32, Ledger::default());
         replica.restore(&mut &bytes[..]).expect("it is a snapshot");
         replica
     }
@@ -365,7 +399,11 @@ impl World {
             // That it takes effect is then known.
             Err(RequestFailure::NoReplies(_)) => LedgerFate::Applied(Vec::new()),
             Err(RequestFailure::Unknown(..)) => LedgerFate::Unknown,
-            Ok(RequestSuccess::Answered(_)) => unreachable!("no query was asked"),
+            Ok(RequestSuccess::Answered(answer)) => {
+                let (shard, commands) = &asked.parts[0];
+                let answer = decode::<LedgerAnswer>(&answer).expect("an answer");
+                LedgerFate::Applied(vec![(global(*shard, commands[0].key), answer.state)])
+            }
         };
         let ended = (fate != LedgerFate::Unknown).then_some(self.now);
         self.record(&asked, ended, fate);

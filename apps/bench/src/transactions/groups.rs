@@ -68,7 +68,7 @@ fn run_member(job: &GroupsJob, told: &Receiver<GroupsCommand>) -> Result<Node, S
         group.shards(job.shape.shards()).replicas(1, Some(job.shape.replicas));
     });
     let mut builder = Node::builder(config.build().map_err(|error| error.to_string())?);
-    let replica = |_| Transactional::new(Ledger::default());
+    let replica = |shard| Transactional::new(shard, Ledger::default());
     let shards = builder.serve_sharded(GROUP, replica, ServeOptions::default());
     let _settles = Transactions::new(&shards).map_err(|error| error.to_string())?;
     let node = builder.start().map_err(|error| error.to_string())?;
