@@ -58,7 +58,12 @@ fn global(shard: u32, key: u64) -> u64 {
 }
 
 fn declare(cluster: &mut Cluster, node: NodeId) {
-    cluster.serve_sharded(node, "ledger", |_| Transactional::new(Ledger::default()), ServeOptions::default());
+    cluster.serve_sharded(
+        node,
+        "ledger",
+        |shard| Transactional::new(shard, Ledger::default()),
+        ServeOptions::default(),
+    );
 }
 
 impl Run {
@@ -167,6 +172,21 @@ impl Run {
         asked.insert(number, Asked { writer: self.writers, submitted, commands });
     }
 
+    /// Has a client ask for a key of each shard, one after the other.
+    fn look(&mut self) {
+        let (client, first) = (self.rng.usize(1..self.clients.len()), self.rng.u32(0..self.shards));
+        for shard in (0..self.shards).map(|shard| (first + shard) % self.shards) {
+            let (key, submitted) = (self.rng.u64(0..3), self.now());
+            let Some(transactions) = &self.clients[client].transactions else { return };
+            let query = LedgerQuery { key: Some(key) };
+            let answer = transactions.query(&mut self.cluster, shard, &query, Duration::from_millis(5));
+            let Some(answer) = answer else { continue };
+            self.writers += 1;
+            let (ended, fate) = (Some(self.now()), LedgerFate::Applied(vec![(global(shard, key), answer.state)]));
+            self.records.push(LedgerRecord { writer: self.writers, submitted, ended, writes: Vec::new(), fate });
+        }
+    }
+
     /// Ends a client's process, and starts another.
     fn replace_client(&mut self) {
         let client = self.rng.usize(1..self.clients.len());
@@ -255,6 +275,9 @@ impl Run {
             self.inject()?;
             for _ in 0..self.rng.usize(0..=12) {
                 self.submit();
+                if self.rng.u8(0..4) == 0 {
+                    self.look();
+                }
                 let pause = Duration::from_micros(self.rng.u64(0..4_000));
                 self.pass(pause);
             }
