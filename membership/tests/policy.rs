@@ -27,7 +27,7 @@ fn preferred(of: &[(u32, &[u32])]) -> Preferred {
 fn shards_lie_at_the_nodes_that_they_prefer_and_move_there_one_at_a_time() {
     let layout = two_by_two();
     let wishes = preferred(&[(0, &[3, 4]), (1, &[1])]);
-    let first = View::first(plain(1..=4), &layout, wishes.clone());
+    let first = View::first(plain(1..=4), &layout, wishes);
     assert_eq!(places(&first), [[3, 4], [1, 2]]);
     // Another policy moves them, and none leaves before the other has its state.
     let mut view = View { preferred: preferred(&[(0, &[1, 2])]), ..first };

@@ -260,7 +260,7 @@ impl Coordinator {
                 let Some(shard) = self.shard_of(number) else { return };
                 match answer {
                     Ok(TransactionAnswer::Answered(answer)) => {
-                        self.resolve(number, Ok(RequestSuccess::Answered(answer)))
+                        self.resolve(number, Ok(RequestSuccess::Answered(answer)));
                     }
                     Ok(TransactionAnswer::Busy(holder)) => self.refused(now, number, shard, Refusal::Busy(holder)),
                     Ok(_) => self.resolve(number, Err(RequestFailure::Refused(shard, Refusal::Invalid))),

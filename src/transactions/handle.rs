@@ -158,10 +158,7 @@ impl<S: TransactionService> Transaction<'_, S> {
         self.send(|places, result| places.replies(result))
     }
 
-    fn send<T: Send + 'static>(
-        self,
-        typed: fn(ReplyPlaces, Result<RequestSuccess, RequestFailure>) -> Result<T, TransactionError<S::Reply>>,
-    ) -> PendingTransaction<T, S::Reply> {
+    fn send<T: Send + 'static>(self, typed: Typed<T, S::Reply>) -> PendingTransaction<T, S::Reply> {
         let (ask, places) = match self.script.ask() {
             Ok((ask, places)) => (Ok(ask), Some(places)),
             Err(trouble) => (Err(trouble), None),
@@ -172,6 +169,9 @@ impl<S: TransactionService> Transaction<'_, S> {
         })
     }
 }
+
+/// The result of a transaction that becomes of the shards' answers.
+type Typed<T, R> = fn(ReplyPlaces, Result<RequestSuccess, RequestFailure>) -> Result<T, TransactionError<R>>;
 
 impl<S: TransactionService + Partitioned> Transaction<'_, S> {
     /// Adds a command of the shard of a key, as [`command`](Transaction::command) does.

@@ -50,9 +50,8 @@ impl Keys {
         if earlier.writes_all {
             return !self.is_empty();
         }
-        let is_written = |key: &Box<[u8]>| earlier.writes.contains(key);
-        (self.reads_all || self.writes_all) && earlier.is_writing()
-            || self.reads.iter().chain(&self.writes).any(is_written)
+        let mut keys = self.reads.iter().chain(&self.writes);
+        (self.reads_all || self.writes_all) && earlier.is_writing() || keys.any(|key| earlier.writes.contains(key))
     }
 
     /// Adds the keys of another command.

@@ -39,6 +39,9 @@ const LAST: u64 = 1 << 40 | 4;
 /// A command that changes nothing.
 const QUIET: u64 = 0;
 
+/// The commands that a replica has applied, and the changes that it has reported.
+type ShardState = (Vec<u64>, Vec<(Key, u64)>);
+
 /// A command under way.
 struct Asked {
     shard: usize,
@@ -321,7 +324,7 @@ impl Run {
 
     fn verify_shard(&mut self, shard: usize) -> Result<(), String> {
         self.settle()?;
-        let mut reference: Option<(Vec<u64>, Vec<(Key, u64)>)> = None;
+        let mut reference: Option<ShardState> = None;
         let members = self.cluster.view(NodeId(1)).expect("all serve").shards[shard].members.clone();
         for node in members {
             let read =

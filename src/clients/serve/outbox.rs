@@ -347,7 +347,7 @@ mod tests {
             ToClient::Told { number: 0, answer: Err(why.clone()) },
             ToClient::Rejected { number: 0, why: why.clone() },
             ToClient::NotOpened { key: 0, why: why.clone() },
-            ToClient::WatchEnded { number: 0, why: WatchEnd::Refused(why.clone()) },
+            ToClient::WatchEnded { number: 0, why: WatchEnd::Refused(why) },
         ] {
             let outbox = outbox();
             (0..3).for_each(|_| outbox.push(message.clone()));

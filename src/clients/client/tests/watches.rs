@@ -79,7 +79,7 @@ fn a_watch_goes_on_behind_what_it_has_handed_on_with_the_credit_that_is_left() {
     bench.core.broken(NOW, "cut".into(), &mut bench.out);
     assert_eq!(bench.connect(), Some((WatchStart::Query(vec![2]), 100)));
     let began = ToClient::Watching { number: 7, at: place(4), answer: Some(vec![3]) };
-    bench.hear(began.clone());
+    bench.hear(began);
     bench.tell(&[5, 7], 9);
     assert!(matches!(&bench.events()[..], [WatchEvent::Began(_, Some(_)), WatchEvent::Changes(..)]));
     bench.core.broken(NOW, "cut".into(), &mut bench.out);
