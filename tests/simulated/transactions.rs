@@ -227,6 +227,10 @@ impl Run {
                 let pause = Duration::from_micros(self.rng.u64(0..40_000));
                 self.pass(pause);
                 self.cluster.resume(node);
+                if self.mode != Mode::Durable {
+                    // It may have been dropped, with its memory, and the views do not say so yet.
+                    self.pass(Duration::from_millis(100));
+                }
             }
             6 => {
                 let client = self.rng.usize(0..self.clients.len());
@@ -236,7 +240,7 @@ impl Run {
                 }
             }
             7 | 8 => self.replace_client(),
-            9 if may_end => {
+            9 if self.mode == Mode::Durable => {
                 let other = NodeId(self.rng.u32(1..=self.members));
                 if node != other {
                     self.cluster.net().cut_one_way(node, other);

@@ -223,8 +223,23 @@ impl World {
     }
 
     fn query(&mut self, client: usize) {
-        self.made += 1;
         let (shard, key) = (self.rng.u32(0..self.shards.len() as u32), self.rng.u64(0..6));
+        self.query_of(client, shard, key);
+    }
+
+    /// Has a client ask what else a transaction under way has written, whose part in one shard it has seen.
+    fn query_rest(&mut self, client: usize, seen: u32, writer: u64) {
+        let mut asked = self.clients.iter().flat_map(|client| client.asked.values());
+        let Some(asked) = asked.find(|asked| asked.writer == writer) else { return };
+        let written = asked.parts.iter().filter(|(shard, _)| *shard != seen);
+        let mut written = written.flat_map(|(shard, commands)| commands.iter().map(|one| (*shard, one)));
+        if let Some((shard, key)) = written.find(|(_, one)| one.writer.is_some()).map(|(shard, one)| (shard, one.key)) {
+            self.query_of(client, shard, key);
+        }
+    }
+
+    fn query_of(&mut self, client: usize, shard: u32, key: u64) {
+        self.made += 1;
         let query = rkyv::to_bytes::<rkyv::rancor::Error>(&LedgerQuery { key: Some(key) }).expect("it is encoded");
         let ask = Ask::Query { shard, query: query.to_vec(), consistency: Consistency::Linearizable };
         let number = self.clients[client].coordinator.request(self.now, ask, Duration::from_millis(50));
@@ -380,6 +395,7 @@ impl World {
     fn resolve(&mut self, client: usize, request: u64, result: Result<RequestSuccess, RequestFailure>) {
         let Some(asked) = self.clients[client].asked.remove(&request) else { return };
         let state = |shard, key, reply: &[u8]| (global(shard, key), decode::<LedgerState>(reply).expect("a reply"));
+        let mut next = None;
         let fate = match result {
             Ok(RequestSuccess::Applied(replies)) => {
                 let parts = asked.parts.iter().zip(&replies);
@@ -402,11 +418,15 @@ impl World {
             Ok(RequestSuccess::Answered(answer)) => {
                 let (shard, commands) = &asked.parts[0];
                 let answer = decode::<LedgerAnswer>(&answer).expect("an answer");
+                next = Some((*shard, answer.state.last));
                 LedgerFate::Applied(vec![(global(*shard, commands[0].key), answer.state)])
             }
         };
         let ended = (fate != LedgerFate::Unknown).then_some(self.now);
         self.record(&asked, ended, fate);
+        if let Some((shard, writer)) = next {
+            self.query_rest(client, shard, writer);
+        }
     }
 
     fn record(&mut self, asked: &Asked, ended: Option<Time>, fate: LedgerFate) {
