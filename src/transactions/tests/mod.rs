@@ -49,11 +49,6 @@ fn reads_that_are_not_locked_are_noticed() {
 }
 
 #[test]
-fn queries_of_what_is_locked_are_noticed() {
-    assert!(is_noticed(Harm::UnlockedQueries));
-}
-
-#[test]
 fn votes_that_are_not_kept_are_noticed() {
     assert!(is_noticed(Harm::ForgottenVotes));
 }

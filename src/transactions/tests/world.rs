@@ -37,8 +37,6 @@ pub(super) enum Harm {
     LyingSettle,
     /// A shard forgets that it has carried a transaction out as soon as it has.
     EarlyForget,
-    /// Queries are answered although what they read is locked.
-    UnlockedQueries,
 }
 
 struct ShardReplica {
@@ -242,7 +240,8 @@ impl World {
         self.made += 1;
         let query = rkyv::to_bytes::<rkyv::rancor::Error>(&LedgerQuery { key: Some(key) }).expect("it is encoded");
         let ask = Ask::Query { shard, query: query.to_vec(), consistency: Consistency::Linearizable };
-        let number = self.clients[client].coordinator.request(self.now, ask, Duration::from_millis(50));
+        // Most messages take a tenth of a second.
+        let number = self.clients[client].coordinator.request(self.now, ask, Duration::from_secs(5));
         let read = LedgerCommand { key, writer: None, expects: None, is_careless: false };
         let asked = Asked { writer: self.made, submitted: self.now, parts: vec![(shard, vec![read])] };
         self.clients[client].asked.insert(number, asked);
@@ -321,10 +320,7 @@ impl World {
                     self.put(delay, Event::Reply { client, life, call, reply: Ok(reply) });
                 }
             }
-            Event::Query { client, life, call, shard, mut query } => {
-                if let TransactionQuery::Ask { ignores_locks, .. } = &mut query {
-                    *ignores_locks = self.harm == Harm::UnlockedQueries;
-                }
+            Event::Query { client, life, call, shard, query } => {
                 let bytes = rkyv::to_bytes::<rkyv::rancor::Error>(&query).expect("it is encoded");
                 let query = rkyv::access::<rkyv::Archived<TransactionQuery>, rkyv::rancor::Error>(&bytes);
                 let answer = Ok(self.shards[shard].replica.answer(query.expect("it is a query")));
