@@ -152,8 +152,8 @@ impl<S: TransactionService> Transaction<'_, S> {
 
     /// Submits the commands: all of them are applied, or none. The replies come in the order of the commands.
     ///
-    /// Where other transactions use the same keys, it is tried again, until the handle's deadline. A transaction that
-    /// was submitted is carried out, or not, also if its result is dropped.
+    /// A transaction that meets others at its keys is tried again, until the handle's deadline. One that was submitted
+    /// is carried out, or not, also if its result is dropped.
     pub fn submit(self) -> PendingTransaction<Vec<S::Reply>, S::Reply> {
         self.send(|places, result| places.replies(result))
     }

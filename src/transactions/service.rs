@@ -14,8 +14,8 @@ use crate::clients::query::QueryService;
 /// command alone. Two commands without a key in common, or that both only read, have the same replies and effects in
 /// either order.
 ///
-/// What [`view_changed`](crate::Replicated::view_changed) changes must be no state that a key stands for: it comes
-/// while keys are locked, too. [`woken`](crate::Replicated::woken) comes only while none is.
+/// No key may stand for state that [`view_changed`](crate::Replicated::view_changed) changes: that comes while keys are
+/// locked, too. [`woken`](crate::Replicated::woken) comes only while none is.
 pub trait TransactionService: QueryService {
     /// Adds the keys that a command reads and writes.
     fn keys(command: &Archived<Self::Command>, keys: &mut Keys);
